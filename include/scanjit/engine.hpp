@@ -1,0 +1,161 @@
+#pragma once
+/// \file
+/// The engine: finds, tunes, compiles, loads and launches. One per device and process is usual.
+///
+/// Threads: every member may be called from any thread at any time. Nothing here throws, prints,
+/// exits, changes the caller's current context or synchronises a caller's stream. The only waiting is
+/// in the first call of a key (compiling, and in `kFirstUse` timing on a private stream).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scanjit/gated_delta_h.hpp"
+#include "scanjit/result.hpp"
+#include "scanjit/types.hpp"
+
+namespace scanjit {
+
+/// Where a config may come from.
+enum class TuneMode : int {
+  kOff = 1,       ///< the heuristic only
+  kReplay = 2,    ///< stored picks, else the heuristic; never times anything
+  kFirstUse = 3,  ///< stored picks, else time a short list now and store the winner (the default)
+  kStrict = 4,    ///< stored exact picks only; a miss is kNotFound
+};
+
+/// Where the config of a plan came from, in the order in which it is looked for.
+enum class PickSource : int {
+  kForced = 0,             ///< the caller named the config
+  kExact = 1,              ///< a record of this key
+  kTimedNow = 2,           ///< timed in this call
+  kOtherOptionalSet = 3,   ///< same class, another set of optional tensors
+  kOtherDtype = 4,         ///< the other 16-bit type
+  kNeighbourChunks = 5,    ///< the neighbouring chunk class
+  kNeighbourWidth = 6,     ///< the neighbouring width bucket
+  kNearestGpu = 7,         ///< another GPU model's record
+  kHeuristic = 8,
+};
+[[nodiscard]] const char* to_string(PickSource source) noexcept;  ///< "exact", "timed_now", ...
+
+/// Log levels of `EngineOptions::log`.
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+struct EngineOptions {
+  /// CUDA device ordinal (under CUDA_VISIBLE_DEVICES). The stream's own context is used for launches.
+  int device = 0;
+  TuneMode tune_mode = TuneMode::kFirstUse;
+  /// Writable cache directory. "": SCANJIT_CACHE_DIR, else $XDG_CACHE_HOME/scanjit, else
+  /// ~/.cache/scanjit. "none": memory only.
+  std::string cache_dir;
+  /// Read-only packs (`scanjit prewarm`), looked in after the cache directory, in this order.
+  std::vector<std::string> pack_dirs;
+  /// Device memory for timing in `kFirstUse`. 0: the smaller of 256 MiB and 2% of free memory.
+  std::int64_t scratch_limit = 0;
+  /// Longest that a first use compiles and times, in milliseconds.
+  std::int64_t tune_budget_ms = 2000;
+  /// Parallel compilations; 0: as many as the machine has cores, at most 16.
+  int compile_jobs = 0;
+  /// Receives log lines, from any thread; must not call the engine. Null: silent.
+  std::function<void(LogLevel, const std::string&)> log;
+};
+
+/// What is known of a choice.
+struct Why {
+  std::string key;          ///< the whole key, as text
+  Config config;
+  PickSource source = PickSource::kHeuristic;
+  std::string layer;        ///< "cache", "pack:DIR", "shipped:NVIDIA_H200.json", "heuristic", ...
+  bool tuned = false;       ///< source is kExact or kTimedNow
+  bool stale_toolchain = false;  ///< recorded under another NVRTC or driver
+  bool partial = false;     ///< the budget ended before every candidate was timed
+  std::string binary_id;
+  std::string binary_from;  ///< "memory", "cache", "pack:DIR", "compiled"
+  double recorded_us = 0;   ///< 0: not known
+  std::string text;         ///< all of it, as a sentence or two
+};
+
+/// Counters since creation.
+struct EngineStats {
+  std::int64_t plans = 0;             ///< plans made (not looked up)
+  std::int64_t lookups = 0;           ///< one-step calls and `plan` calls served from memory
+  std::int64_t launches = 0;
+  std::int64_t compiles = 0;
+  std::int64_t compile_errors = 0;
+  std::int64_t binary_hits = 0;       ///< cubins taken from the cache or a pack
+  std::int64_t first_uses = 0;        ///< keys timed in this process
+  std::int64_t first_uses_busy = 0;   ///< not stored: the GPU was busy
+  std::int64_t first_uses_no_scratch = 0;
+  std::int64_t exact = 0;             ///< plans whose config came from an exact record
+  std::int64_t fallback = 0;          ///< plans whose config came from a neighbour or the heuristic
+  std::int64_t corrupt_files = 0;     ///< quarantined or skipped
+};
+
+/// A problem made ready: kernels loaded, geometry and workspace known. Immutable, cheap to copy, usable
+/// from several threads at once. It stays valid after the engine is gone, for as long as the context is.
+class Plan {
+ public:
+  Plan() = default;
+  [[nodiscard]] bool valid() const noexcept { return impl_ != nullptr; }
+  [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
+  [[nodiscard]] const Why& why() const noexcept;
+
+  /// Launches on `stream`, which belongs to the context that the plan was made in. Asynchronous; no
+  /// allocation, no lock, no system call of ours. Capturable.
+  /// Errors: kInvalidArgument (sentence names the tensor), kCudaError, kDeviceLost.
+  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace, Stream stream) const;
+
+  struct Impl;
+  explicit Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// One line of a `prewarm` report.
+struct PrewarmItem {
+  Status status;
+  Why why;
+};
+
+class Engine {
+ public:
+  /// Loads the driver, looks at the device, opens the stores. Touches no context of the caller; makes
+  /// the device's primary context if no context is current when timing or loading needs one.
+  /// Errors: kUnsupported (no driver, no device, or one too old), kInvalidArgument.
+  [[nodiscard]] static Result<Engine> create(const EngineOptions& options);
+
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+  ~Engine();
+
+  /// The plan of a problem in the calling thread's current context, or in the device's primary context
+  /// if none is current. The first call of a key may compile and time; later ones look it up.
+  /// Errors: kInvalidArgument, kUnsupported, kNotFound (kStrict), kCompileFailed, kCudaError.
+  [[nodiscard]] Result<Plan> plan(const GatedDeltaHProblem& problem);
+
+  /// The same with a config named by the caller: kUnsupported if it is not legal here.
+  [[nodiscard]] Result<Plan> plan_with(const GatedDeltaHProblem& problem, const Config& config);
+
+  /// `plan` and `Plan::launch` in one step, in the stream's own context.
+  [[nodiscard]] Status gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
+                                     Workspace workspace, Stream stream);
+
+  /// Plans every problem now, so that no later call of them compiles or loads.
+  [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<GatedDeltaHProblem>& problems);
+
+  /// Which config a problem would get and why; times and compiles nothing.
+  [[nodiscard]] Result<Why> why(const GatedDeltaHProblem& problem);
+
+  [[nodiscard]] EngineStats stats() const;
+
+  struct Impl;
+
+ private:
+  explicit Engine(std::shared_ptr<Impl> impl) noexcept;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace scanjit
