@@ -1,0 +1,105 @@
+#pragma once
+/// \file
+/// From a kernel's source to its machine code, from wherever it is quickest: memory, the cache
+/// directory, a pack, or NVRTC. The one door of this folder for the engine and the tools.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/environment.hpp"
+#include "core/logging.hpp"
+#include "jit/binary_cache.hpp"
+#include "jit/compiler.hpp"
+#include "jit/kernel_source.hpp"
+#include "jit/template_store.hpp"
+#include "os/file_system.hpp"
+
+namespace scanjit::jit {
+
+/// Machine code of one kernel. Cheap to copy.
+struct Binary {
+  std::shared_ptr<const std::string> cubin;
+  std::string entry;
+  std::string arch;
+  KernelResources resources;
+  std::string source_id;
+  std::string binary_id;
+  std::string nvrtc;  ///< version that compiled it
+  std::string from;   ///< "memory", "cache", "pack:DIR" or "compiled"
+};
+
+struct KernelProviderOptions {
+  Environment environment;
+  std::string cache_dir;                ///< absolute; "": nothing is written
+  std::vector<std::string> pack_dirs;   ///< read-only, in order of look-up
+  int compile_jobs = 0;                 ///< 0: as many as the machine has cores, at most 16
+  Log log;
+};
+
+/// Thread-safe. NVRTC is loaded by the first call that has to compile, or by `toolchain`.
+class KernelProvider {
+ public:
+  struct Counters {
+    std::int64_t memory_hits = 0;
+    std::int64_t binary_hits = 0;  ///< from the cache or a pack
+    std::int64_t compiles = 0;     ///< that succeeded
+    std::int64_t compile_errors = 0;
+    std::int64_t corrupt_files = 0;
+    std::int64_t write_errors = 0;
+  };
+
+  /// Errors: as TemplateStore::open. `files` must outlive the provider.
+  [[nodiscard]] static Result<std::unique_ptr<KernelProvider>> create(const KernelProviderOptions& options,
+                                                                      os::FileSystem& files);
+
+  /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one compilation. With
+  /// NVRTC loaded, its own binary is looked for and a pack may give another NVRTC's; without, any will
+  /// do, so that NVRTC is neither needed nor loaded. No lock is held while compiling.
+  /// Errors: kCompileFailed (log in the details), kInvalidArgument, kNotFound (template), kUnsupported (no
+  /// binary and no NVRTC). An error is not remembered: the next call tries again.
+  [[nodiscard]] Result<Binary> get(const KernelSource& kernel, const std::string& arch);
+
+  /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each kernel:
+  /// once true, the rest is kCancelled.
+  [[nodiscard]] std::vector<Result<Binary>> get_all(const std::vector<KernelSource>& kernels, const std::string& arch,
+                                                    const std::function<bool()>& stop = {});
+
+  /// Compiles now, whatever is stored, and stores the result in its place: for a binary that the driver
+  /// refused.
+  [[nodiscard]] Result<Binary> recompile(const KernelSource& kernel, const std::string& arch);
+
+  /// What `get` would find or make, known without either.
+  [[nodiscard]] Result<std::string> source_id(const KernelSource& kernel, const std::string& arch) const;
+
+  /// The generated source; the same as PTX (loads NVRTC).
+  [[nodiscard]] Result<std::string> source_text(const KernelSource& kernel) const;
+  [[nodiscard]] Result<std::string> ptx(const KernelSource& kernel, const std::string& arch);
+
+  /// NVRTC's version, "13.0.88"; loads it. Errors: kUnsupported, listing where was looked.
+  [[nodiscard]] Result<std::string> toolchain();
+
+  [[nodiscard]] Counters counters() const;
+  [[nodiscard]] int compile_jobs() const noexcept { return compiler_.jobs(); }
+
+ private:
+  struct Flight;
+  KernelProvider(const KernelProviderOptions& options, TemplateStore templates, os::FileSystem& files);
+  Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch, const std::string& id);
+  Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch, const std::string& id);
+
+  Environment environment_;
+  TemplateStore templates_;
+  Compiler compiler_;
+  BinaryCache cache_;
+  mutable std::mutex mutex_;  // all below
+  std::unordered_map<std::string, std::shared_ptr<Flight>> flights_;  // by source id
+  std::unordered_map<std::string, Binary> memory_;                    // by source id
+  Counters counters_;
+};
+
+}  // namespace scanjit::jit
