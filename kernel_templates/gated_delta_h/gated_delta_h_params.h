@@ -23,7 +23,7 @@ struct ScanParams {
   const float* h0;           // [h0_slots,HV,K,V] or [..,V,K]
   const void* h0_indices;    // [N]
   const void* cu_seqlens;    // [N+1]
-  const void* chunk_offsets; // [N]: first chunk of each sequence
+  const void* chunk_offsets; // [N]: first chunk of each sequence, the type of cu_seqlens; or null
   const void* ht_indices;    // [N]
   void* h;                   // [chunk_capacity,HV,K,V] or [..,V,K]
   void* v_new;               // [B,T,HV,V]
@@ -39,7 +39,7 @@ struct ScanParams {
 // The prefix stage: chunk_offsets[n] = chunks of the sequences before n.
 struct OffsetsParams {
   const void* cu_seqlens;    // [N+1]
-  long long* chunk_offsets;  // [N]
+  void* chunk_offsets;       // [N], the type of cu_seqlens
   long long N, T;
 };
 inline constexpr int kOffsetsThreads = 1024;
