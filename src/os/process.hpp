@@ -3,6 +3,7 @@
 /// Child processes: started without a shell, talked to over pipes, never waited for without a limit.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +16,7 @@ namespace scanjit::os {
 struct ProcessOptions {
   /// The program (looked for on PATH if it has no '/') and its arguments.
   std::vector<std::string> argv;
-  /// "NAME=value" beside, or instead of, this process's own variables.
+  /// "NAME=value", beside this process's own variables or in place of those of the same name.
   std::vector<std::string> environment;
   /// Its standard error: kept and readable here, or this process's own.
   bool capture_stderr = false;
@@ -26,7 +27,13 @@ struct ExitStatus {
   int signal = 0;  ///< that ended it
   [[nodiscard]] bool success() const noexcept { return code == 0 && signal == 0; }
 };
-[[nodiscard]] std::string to_string(const ExitStatus& status);  ///< "exit code 3", "signal 9 (Killed)"
+[[nodiscard]] std::string to_string(const ExitStatus& status);  ///< "exit code 3", "signal 9"
+
+struct ProcessOutput {
+  ExitStatus exit;
+  std::string output;
+  std::string error_output;
+};
 
 /// A child. The destructor kills and reaps it. Movable; one thread at a time.
 /// `timeout_ms`: 0 does not wait, negative waits for ever.
@@ -49,34 +56,22 @@ class Process {
 
   /// Its exit status, if it has ended in that time.
   [[nodiscard]] Result<std::optional<ExitStatus>> wait(std::int64_t timeout_ms);
-  void kill() noexcept;  ///< SIGKILL, and reap
+  void kill() noexcept;  ///< SIGKILL, and reap; one that hangs in the kernel is left after 10 seconds
 
   /// The last 64 KiB of standard error so far, if captured.
   [[nodiscard]] std::string error_output();
-  [[nodiscard]] int pid() const noexcept { return pid_; }
+  [[nodiscard]] int pid() const noexcept;
 
  private:
-  Process() = default;
-  void pump(int wanted_fd, std::int64_t timeout_ms);
-  void close_all() noexcept;
-
-  int pid_ = -1;
-  int input_ = -1;   // a socket, so that writing to a dead child raises no signal
-  int output_ = -1;
-  int error_ = -1;
-  std::string output_pending_;
-  std::string error_pending_;
-  std::optional<ExitStatus> exit_;
+  friend Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_view input,
+                                           std::int64_t timeout_ms);
+  struct State;
+  explicit Process(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
 };
 
-struct ProcessOutput {
-  ExitStatus exit;
-  std::string output;
-  std::string error_output;
-};
-
-/// Runs a program to its end: gives it `input`, takes all its output. kTimeout (it is killed), and as
-/// `Process::spawn`.
+/// Runs a program to its end: gives it `input`, takes all its output. kTimeout (it is killed), kCorrupt
+/// (more than 64 MiB of output), and as `Process::spawn`.
 [[nodiscard]] Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_view input,
                                                 std::int64_t timeout_ms);
 
