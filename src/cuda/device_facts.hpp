@@ -31,23 +31,25 @@ struct DeviceFacts {
   int memory_clock_khz = 0;
   int sm_clock_khz = 0;         ///< highest
   bool memory_pools = false;    ///< stream-ordered pools
-  std::string driver;           ///< the version of CUDA that the driver offers: "13.0"
+  std::string cuda_version;     ///< of CUDA, that the driver offers: "13.0"
+  std::string driver;           ///< "580.159.04", or "cuda-13.0" where the system does not tell
 };
 
 /// "sm_90a" for 9.0, "sm_100a" for 10.0, "sm_103a", "sm_120", "sm_80", "sm_89": the architecture with the
 /// most that the device can do and our templates use.
 [[nodiscard]] std::string arch_name(int cc_major, int cc_minor);
 
-/// Facts of `device`; of its part that `context` has, unless that is null. Makes nothing current but for
-/// the length of the call.
+/// Facts of `device`; `sm_count` of the part of it that `context` has, unless that is null. Makes nothing
+/// current.
 [[nodiscard]] Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontext context);
 
-/// Devices that the process sees; `ordinal` checked. Errors: kUnsupported if there is none,
-/// kInvalidArgument if the ordinal is out of range.
+/// Devices that the process sees. 0 is no error.
+[[nodiscard]] Result<int> device_count(const DriverApi& api);
+
+/// Errors: kUnsupported if the process sees no device, kInvalidArgument if `ordinal` is out of range.
 [[nodiscard]] Result<CUdevice> device_of_ordinal(const DriverApi& api, int ordinal);
 
-/// The display driver's version ("580.159.04"), which the driver interface does not tell: from
-/// /proc/driver/nvidia/version or nothing.
-[[nodiscard]] std::string display_driver_version();
+/// The version in the text of /proc/driver/nvidia/version, "" if there is none in it.
+[[nodiscard]] std::string parse_driver_version(const std::string& proc_text);
 
 }  // namespace scanjit::cuda

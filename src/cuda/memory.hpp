@@ -13,7 +13,8 @@ namespace scanjit::cuda {
 /// synchronises. Not thread-safe. All that was taken must have been given back before it ends.
 class ScratchPool {
  public:
-  /// A pool on `device` that never holds more than `limit_bytes` (where the driver can hold it to that).
+  /// A pool on `device` that never gives out more than `limit_bytes` at a time. It keeps what was given
+  /// back until `trim` or its end.
   /// Errors: kUnsupported if the device has no stream-ordered pools.
   [[nodiscard]] static Result<ScratchPool> create(const DriverApi& api, CUdevice device, std::int64_t limit_bytes);
   ScratchPool(ScratchPool&& other) noexcept;

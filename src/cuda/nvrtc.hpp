@@ -50,8 +50,8 @@ struct NvrtcApi {
   std::vector<int> archs;      ///< what it compiles for: 80, 90, 100, ...
 };
 
-/// Opens NVRTC and, before it, the libnvrtc-builtins that lies beside it, which NVRTC itself would
-/// look for on the loader path only. Looked for: SCANJIT_NVRTC_LIBRARY (a file; nothing else is tried
+/// Opens NVRTC and the libnvrtc-builtins that lies beside it, which NVRTC itself would look for on the
+/// loader path only, and compiles an empty program to see that they work and of which build they are. Looked for: SCANJIT_NVRTC_LIBRARY (a file; nothing else is tried
 /// when it is set), the loader path, CUDA_HOME and CUDA_PATH, /usr/local/cuda*, distributions' folders,
 /// and the Python packages' nvidia/*/lib under VIRTUAL_ENV, CONDA_PREFIX, the user's and the system's
 /// pythons. Version 13 is preferred where a folder has both. The library stays open for the life of the

@@ -47,9 +47,9 @@ class Event {
   CUevent event_;
 };
 
-/// Whether work put on `stream` would be captured. Asks under a relaxed scope and so invalidates
-/// nothing. An invalidated capture counts as capturing, and so does the legacy stream while a blocking
-/// stream captures.
+/// Whether work put on `stream` would be captured, or would break a capture: an invalidated capture
+/// counts as capturing, and so does the legacy stream while a blocking stream captures. Asking
+/// invalidates nothing.
 [[nodiscard]] Result<bool> is_capturing(const DriverApi& api, CUstream stream);
 
 }  // namespace scanjit::cuda

@@ -24,7 +24,8 @@ class GraphTimer {
   GraphTimer& operator=(GraphTimer&& other) noexcept;
   ~GraphTimer();
 
-  /// Replays the graph `replays` >= 1 times, back to back, and waits: microseconds of GPU time per repeat.
+  /// Replays the graph once untimed and `replays` >= 1 times timed, back to back, and waits: microseconds
+  /// of GPU time per repeat.
   [[nodiscard]] Result<double> run(int replays);
   [[nodiscard]] int repeats() const noexcept { return repeats_; }
 
