@@ -126,9 +126,10 @@ struct StoreItem {
 /// Errors: kIoError.
 [[nodiscard]] Result<std::vector<StoreItem>> list_store(os::FileSystem& files, const std::string& cache_dir);
 
-/// One file out of several of the same GPU model: of two entries of one key the whole one wins over
-/// the partial, then the one with more measured points, then the later in the list. Names are united.
-/// Errors: kInvalidArgument (different GPU models, width buckets that disagree for one (HV, V)).
+/// One file out of several of the same GPU model, entries sorted by key text: of two entries of one key
+/// the whole one wins over the partial, then the one with more measured points, then the later in the
+/// list. Names are united. Every entry must lie in a width bucket of the result, so that it can be found.
+/// Errors: kInvalidArgument (no file, different GPU models, width buckets that disagree).
 [[nodiscard]] Result<TunedFile> merge(const std::vector<TunedFile>& files);
 
 /// Everything good in `<cache_dir>` of one GPU directory, entries sorted by key text.
@@ -137,7 +138,9 @@ struct StoreItem {
                                              const std::string& gpu_directory);
 
 /// Writes a file's entries and width buckets into `<cache_dir>`. Existing entries are replaced as in
-/// `merge`. Returns how many entries were written. Errors: kIoError, kInvalidArgument (as `merge`).
+/// `merge`; where the file brings other width buckets for an (HV, V), they replace the directory's, and
+/// entries outside the new buckets are removed. Returns how many entries were written.
+/// Errors: kIoError, kInvalidArgument (as `merge`).
 [[nodiscard]] Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string& cache_dir,
                                                      const TunedFile& file);
 
@@ -146,10 +149,10 @@ struct GcResult {
   std::int64_t removed_bytes = 0;
   std::int64_t kept_bytes = 0;
 };
-/// Removes files set aside as corrupt and temporaries left by a crash (older than an hour), then the
-/// entries with the oldest modification time until at most `max_bytes` remain (negative: no cap).
-/// Errors: kIoError.
+/// Removes files set aside as corrupt and temporaries left by a crash (older than an hour at `now_ns`,
+/// nanoseconds since 1970), then the entries with the oldest modification time until at most
+/// `max_bytes` remain (negative: no cap). Errors: kIoError.
 [[nodiscard]] Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
-                                               std::int64_t max_bytes);
+                                               std::int64_t max_bytes, std::int64_t now_ns);
 
 }  // namespace scanjit::tuning
