@@ -83,7 +83,8 @@ void choose_lengths(Dice* dice, std::int64_t budget, GatedDeltaHCase* c) {
   p.sequences = dice->chance(3) ? 0 : dice->chance(15) ? dice->between(60, 140) : dice->between(1, 12);
   std::int64_t left = budget;
   for (std::int64_t n = 0; n < p.sequences; ++n) {
-    const std::int64_t next = length(dice, p.BT, left);
+    const std::int64_t fair = dice->chance(10) ? left : std::min(left, 2 * (left / (p.sequences - n)) + 2);
+    const std::int64_t next = length(dice, p.BT, fair);
     c->generator.lengths.push_back(next);
     left -= next;
   }

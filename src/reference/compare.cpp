@@ -156,6 +156,52 @@ OutputErrors compare(const GatedDeltaHProblem& problem, const GatedDeltaHOutputs
   return errors;
 }
 
+std::string failure(const std::string& tensor, const TensorErrors& errors, DType dtype, GateSet gates,
+                    std::int64_t K, std::int64_t longest_sequence_chunks) {
+  if (errors.pure.elements == 0) return {};
+  if (errors.pure.non_finite > 0) return line(tensor.c_str(), errors.pure);
+  const Tolerance limits = tolerance(dtype, gates);
+  // Two roundings that fall to either side of a tie are one unit in the last place apart: up to 2^-7 of
+  // a bf16 number. Only in a tensor of a few elements does one such pair matter.
+  const double ulp = dtype == DType::kBf16 ? 0x1p-7 : 0x1p-10;
+  const double slack = 2e-6 + ulp / std::sqrt(static_cast<double>(errors.pure.elements));
+  const bool is_short = longest_sequence_chunks <= kShortChunks;
+  std::string out;
+  const auto check = [&](const char* what, double value, double limit) {
+    if (value <= limit) return;
+    out += tensor + ": relative L2 " + number(value) + " " + what + ", limit " + number(limit) + "; ";
+  };
+  if (K >= kTableKeys) check("against the pure oracle", errors.pure.relative_l2, limits.pure);
+  check("against the pure oracle, too far beyond the rounding oracle's", errors.pure.relative_l2,
+        limits.ratio * errors.own.relative_l2 + slack);
+  check("against the rounding oracle", errors.rounding.relative_l2,
+        (is_short ? limits.rounding_short : limits.rounding) + slack);
+  return out;
+}
+
+std::string failures(const GatedDeltaHInputs& inputs, GateSet gates, const GatedDeltaHOutputs& got,
+                     const GatedDeltaHOutputs& pure, const GatedDeltaHOutputs& rounding) {
+  const GatedDeltaHProblem& p = inputs.problem;
+  std::int64_t longest = p.packed ? 0 : p.T;
+  for (std::size_t n = 1; n < inputs.cu_seqlens.size(); ++n) {
+    longest = std::max(longest, inputs.cu_seqlens[n] - inputs.cu_seqlens[n - 1]);
+  }
+  const OutputErrors to_pure = compare(p, got, pure), to_rounding = compare(p, got, rounding);
+  const OutputErrors own = compare(p, rounding, pure);
+  std::string out;
+  const auto judge = [&](const char* tensor, TensorError OutputErrors::*member) {
+    out += failure(tensor, {to_pure.*member, to_rounding.*member, own.*member}, p.dtype, gates, p.K,
+                   (longest + p.BT - 1) / p.BT);
+  };
+  judge("h", &OutputErrors::h);
+  judge("v_new", &OutputErrors::v_new);
+  judge("ht", &OutputErrors::ht);
+  if (got.status != pure.status) {
+    out += "status: " + std::to_string(got.status) + " for " + std::to_string(pure.status) + "; ";
+  }
+  return out;
+}
+
 Result<GatedDeltaHOutputs> decode(const GatedDeltaHProblem& problem, std::span<const std::uint16_t> h,
                                   std::span<const std::uint16_t> v_new, std::span<const float> ht,
                                   std::uint32_t status) {
