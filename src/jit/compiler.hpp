@@ -1,30 +1,18 @@
 #pragma once
 /// \file
-/// NVRTC to machine code, and what the machine code takes.
+/// From a kernel's source to machine code with NVRTC.
 
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "cuda/nvrtc.hpp"
+#include "jit/cubin.hpp"
 #include "jit/kernel_source.hpp"
 #include "jit/template_store.hpp"
 
 namespace scanjit::jit {
-
-/// What one kernel takes, of a thread unless said otherwise.
-struct KernelResources {
-  int registers = 0;
-  int smem_static = 0;   ///< bytes of a block that the code declares itself
-  int spill_loads = 0;   ///< bytes
-  int spill_stores = 0;  ///< bytes
-  int stack = 0;         ///< bytes
-  std::int64_t code_bytes = 0;  ///< machine code of the kernel
-
-  friend bool operator==(const KernelResources&, const KernelResources&) = default;
-};
 
 struct CompiledKernel {
   std::string cubin;
@@ -54,20 +42,12 @@ class Compiler {
   [[nodiscard]] int peak() const;
 
  private:
-  class Place;
+  class Place;  // one of `jobs`, held while compiling
   int jobs_;
   mutable std::mutex mutex_;
   std::condition_variable freed_;
   int running_ = 0;
   int peak_ = 0;
 };
-
-/// Registers, spills and so on of `entry` from NVRTC's log of `--ptxas-options=-v`.
-/// Errors: kInternal if the log says nothing of `entry`.
-[[nodiscard]] Result<KernelResources> parse_resources(const std::string& log, const std::string& entry);
-
-/// The machine code of `entry` (ELF section .text.<entry>) in a cubin: two cubins run the same
-/// instructions if these bytes are equal. Errors: kCorrupt, kNotFound. Safe on any bytes.
-[[nodiscard]] Result<std::string> text_section(const std::string& cubin, const std::string& entry);
 
 }  // namespace scanjit::jit

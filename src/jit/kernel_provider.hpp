@@ -4,6 +4,7 @@
 /// directory, a pack, or NVRTC. The one door of this folder for the engine and the tools.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,9 +36,9 @@ struct Binary {
 
 struct KernelProviderOptions {
   Environment environment;
-  std::string cache_dir;                ///< absolute; "": nothing is written
-  std::vector<std::string> pack_dirs;   ///< read-only, in order of look-up
-  int compile_jobs = 0;                 ///< 0: as many as the machine has cores, at most 16
+  std::string cache_dir;               ///< absolute; "": nothing is written
+  std::vector<std::string> pack_dirs;  ///< read-only, in order of look-up
+  int compile_jobs = 0;                ///< compilations at once; 0: as many as the machine has cores, at most 16
   Log log;
 };
 
@@ -45,7 +46,7 @@ struct KernelProviderOptions {
 class KernelProvider {
  public:
   struct Counters {
-    std::int64_t memory_hits = 0;
+    std::int64_t memory_hits = 0;  ///< also calls that shared another's flight
     std::int64_t binary_hits = 0;  ///< from the cache or a pack
     std::int64_t compiles = 0;     ///< that succeeded
     std::int64_t compile_errors = 0;
@@ -57,15 +58,19 @@ class KernelProvider {
   [[nodiscard]] static Result<std::unique_ptr<KernelProvider>> create(const KernelProviderOptions& options,
                                                                       os::FileSystem& files);
 
-  /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one compilation. With
-  /// NVRTC loaded, its own binary is looked for and a pack may give another NVRTC's; without, any will
-  /// do, so that NVRTC is neither needed nor loaded. No lock is held while compiling.
+  /// The same with templates of the caller's own.
+  [[nodiscard]] static std::unique_ptr<KernelProvider> create_with(const KernelProviderOptions& options,
+                                                                   TemplateStore templates, os::FileSystem& files);
+
+  /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one flight. While NVRTC
+  /// is loaded, its own binary is wanted, though a pack may give another NVRTC's; otherwise any will do, so
+  /// that NVRTC is neither needed nor loaded where a binary is stored. No lock is held while compiling.
   /// Errors: kCompileFailed (log in the details), kInvalidArgument, kNotFound (template), kUnsupported (no
   /// binary and no NVRTC). An error is not remembered: the next call tries again.
   [[nodiscard]] Result<Binary> get(const KernelSource& kernel, const std::string& arch);
 
-  /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each kernel:
-  /// once true, the rest is kCancelled.
+  /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each kernel,
+  /// from any of the threads: once true, the rest is kCancelled.
   [[nodiscard]] std::vector<Result<Binary>> get_all(const std::vector<KernelSource>& kernels, const std::string& arch,
                                                     const std::function<bool()>& stop = {});
 
@@ -73,33 +78,36 @@ class KernelProvider {
   /// refused.
   [[nodiscard]] Result<Binary> recompile(const KernelSource& kernel, const std::string& arch);
 
-  /// What `get` would find or make, known without either.
+  /// Identity of the kernel's source for `arch`, without finding or compiling it.
   [[nodiscard]] Result<std::string> source_id(const KernelSource& kernel, const std::string& arch) const;
 
-  /// The generated source; the same as PTX (loads NVRTC).
-  [[nodiscard]] Result<std::string> source_text(const KernelSource& kernel) const;
+  /// The kernel as PTX, for people to read. Loads NVRTC.
   [[nodiscard]] Result<std::string> ptx(const KernelSource& kernel, const std::string& arch);
 
-  /// NVRTC's version, "13.0.88"; loads it. Errors: kUnsupported, listing where was looked.
+  /// NVRTC's version, "13.0.88". Loads it. Errors: kUnsupported, listing where was looked.
   [[nodiscard]] Result<std::string> toolchain();
 
   [[nodiscard]] Counters counters() const;
   [[nodiscard]] int compile_jobs() const noexcept { return compiler_.jobs(); }
+  [[nodiscard]] const TemplateStore& templates() const noexcept { return templates_; }
 
  private:
   struct Flight;
   KernelProvider(const KernelProviderOptions& options, TemplateStore templates, os::FileSystem& files);
-  Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch, const std::string& id);
-  Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch, const std::string& id);
+  Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch, const std::string& source_id);
+  Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch, const std::string& source_id);
+  void remember(const Binary& binary);  // with mutex_ held
 
   Environment environment_;
   TemplateStore templates_;
   Compiler compiler_;
   BinaryCache cache_;
-  mutable std::mutex mutex_;  // all below
+  mutable std::mutex mutex_;                                          // of all below
   std::unordered_map<std::string, std::shared_ptr<Flight>> flights_;  // by source id
   std::unordered_map<std::string, Binary> memory_;                    // by source id
-  Counters counters_;
+  std::deque<std::string> memory_order_;                              // source ids, oldest first
+  std::int64_t memory_bytes_ = 0;                                     // of the cubins
+  Counters counters_;                                                 // but what `cache_` counts
 };
 
 }  // namespace scanjit::jit
