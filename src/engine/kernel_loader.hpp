@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// Loaded kernels: each source once per context, whoever asks. Modules stay loaded for the life of
+/// their context, since unloading synchronises and plans may outlive their engine.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "cuda/context.hpp"
+#include "cuda/module.hpp"
+#include "jit/kernel_provider.hpp"
+
+namespace scanjit::engine {
+
+/// A function of one context, with its code loaded and its shared memory granted.
+struct LoadedKernel {
+  cuda::CUfunction function = nullptr;
+  int smem_bytes = 0;
+  cuda::FunctionFacts facts;
+  std::string binary_id;
+  std::string binary_from;  ///< "cache", "pack:DIR", "compiled" or "memory"
+};
+
+/// Thread-safe.
+class KernelLoader {
+ public:
+  /// The process's one loader.
+  [[nodiscard]] static KernelLoader& process() noexcept;
+
+  /// The kernel of `source` in the context, which must be current; loads it if it is not loaded yet. A
+  /// cubin that the driver refuses is compiled anew, once.
+  /// Errors: as jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot give
+  /// the shared memory or threads.
+  [[nodiscard]] Result<std::shared_ptr<const LoadedKernel>> load(const cuda::DriverApi& api,
+                                                                 const cuda::ContextId& context,
+                                                                 jit::KernelProvider& provider,
+                                                                 const jit::KernelSource& source,
+                                                                 const std::string& arch);
+
+  /// The same if it is loaded already, else null. Makes no driver call.
+  [[nodiscard]] std::shared_ptr<const LoadedKernel> find(const cuda::DriverApi& api, const cuda::ContextId& context,
+                                                         const std::string& source_id) const;
+
+ private:
+  using Key = std::tuple<const cuda::DriverApi*, unsigned long long, std::string>;  // context id, source id
+  mutable std::mutex mutex_;  // not held while compiling or loading
+  std::map<Key, std::shared_ptr<const LoadedKernel>> kernels_;
+};
+
+}  // namespace scanjit::engine
