@@ -154,6 +154,7 @@ class Engine {
   struct Impl;
 
  private:
+  friend struct EngineAccess;  // src/engine/internals.hpp
   explicit Engine(std::shared_ptr<Impl> impl) noexcept;
   std::shared_ptr<Impl> impl_;
 };
