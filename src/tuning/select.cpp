@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "core/guard.hpp"
@@ -96,11 +95,12 @@ struct Choice {
 Choice choose(const std::vector<Candidate>& candidates, int fewest, double min_gain) {
   std::size_t best = 0;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].rounds() >= fewest && candidates[i].effect < candidates[best].effect) best = i;
+    const Candidate& one = candidates[i];
+    if (!one.dropped && one.rounds() >= fewest && one.effect < candidates[best].effect) best = i;
   }
   const auto error = [&](std::size_t i) { return i == best ? 0.0 : std::hypot(candidates[i].error, candidates[best].error); };
   Choice choice;
-  // The default is judged with the error of its own comparison, the others with the least any has.
+  // One tolerance for all, wide enough that noise alone never unseats the default.
   choice.tie = std::max(std::log1p(min_gain), kSettled * error(0));
   std::vector<std::size_t> order;
   for (std::size_t i = 1; i < candidates.size(); ++i) {
@@ -255,9 +255,8 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
     selection.partial = untried || selection.rounds < options.rounds;
     selection.busy = selection.noise > options.busy_spread;
     if (round == 0) {
-      Status status(ErrorCode::kTimeout, "the budget of " + std::to_string(options.budget_ms) +
+      return Status(ErrorCode::kTimeout, "the budget of " + std::to_string(options.budget_ms) +
                                              " ms ended before one round of timing");
-      return status;
     }
     fit(live, round);
     const Choice choice = choose(live, kConfirmedRounds, options.min_gain);

@@ -64,8 +64,8 @@ struct Selection {
 
 /// `candidates[0]` is the default. A partial selection chooses among what at least three rounds have
 /// confirmed, else the default.
-/// Errors: kInvalidArgument (no candidate, one that is there twice, too few rounds), kCancelled, and
-/// whatever `measure` says of the default.
+/// Errors: kInvalidArgument (no candidate, one that is there twice, too few rounds), kTimeout (the
+/// budget ended before one round), kCancelled, and whatever `measure` says of the default.
 [[nodiscard]] Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn& measure,
                                        const BitsEqualFn& bits_equal, const ClockFn& clock,
                                        const SelectOptions& options);

@@ -27,7 +27,7 @@ struct Shape {
   DType dtype = DType::kBf16;
   std::string gate = "none";          ///< as ShapeKey::gate
   std::vector<std::string> optional;  ///< as ShapeKey::optional, sorted
-  bool packed = false;
+  bool packed = false;                ///< N sequences on one token axis, by `cu_seqlens`
 
   friend bool operator==(const Shape&, const Shape&) = default;
   [[nodiscard]] std::string text() const;  ///< "gated_delta_h N=16 T=1024 H=16 HV=32 K=128 ..."
@@ -38,9 +38,9 @@ struct ShapeMap {
   std::vector<Shape> shapes;  ///< in file order, none twice
 };
 
-/// A shape file: shared fields ("common") and a list of shapes that add to or replace them; a field
-/// given as a list stands for each of its values (the last listed field varies fastest).
-/// Errors: kCorrupt, the sentence names field and shape.
+/// A shape file: shared fields ("common") and a list of shapes that add to or replace them. A number
+/// given as a list stands for each of its values: HV varies slowest, then H, K, V, BT, N, and T fastest.
+/// Errors: kCorrupt, the sentence names the shape and field.
 [[nodiscard]] Result<ShapeMap> shape_map_from_json(std::string_view text);
 
 }  // namespace scanjit::tuning
