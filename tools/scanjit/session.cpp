@@ -1,0 +1,109 @@
+#include "session.hpp"
+
+#include <mutex>
+#include <ostream>
+
+namespace scanjit::cli {
+namespace {
+
+std::string quoted(const std::string& argument) {
+  static constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
+  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string text = "'";
+  for (const char c : argument) {
+    if (c == '\'') {
+      text += "'\\''";
+    } else {
+      text += c;
+    }
+  }
+  return text + "'";
+}
+
+}  // namespace
+
+std::function<void(LogLevel, const std::string&)> Session::log_sink() {
+  auto mutex = std::make_shared<std::mutex>();
+  return [this, mutex](LogLevel level, const std::string& text) {
+    if (level < LogLevel::kWarning && !verbose) return;
+    const char* word = level == LogLevel::kDebug     ? "debug: "
+                       : level == LogLevel::kInfo    ? "info: "
+                       : level == LogLevel::kWarning ? "warning: "
+                                                     : "error: ";
+    const std::scoped_lock lock(*mutex);
+    err << "scanjit: " << word << printable(text) << std::endl;
+  };
+}
+
+void Session::print_json(const char* schema, Json fields) {
+  Json object;
+  object["schema"] = schema;
+  for (auto& [name, value] : fields.items()) object[name] = std::move(value);
+  out << dump(object) << std::endl;
+}
+
+int Session::fail(int exit, const Status& status, const std::string& repeat) {
+  const std::string again = repeat.empty() ? shell_line(arguments) : repeat;
+  err << "scanjit: " << printable(status.message()) << '\n';
+  if (!status.details().compile_log.empty()) err << status.details().compile_log << '\n';
+  err << "repeat: " << printable(again) << std::endl;
+  if (json) {
+    Json fields;
+    fields["code"] = error_code_name(status.code());
+    fields["message"] = status.message();
+    if (!status.details().path.empty()) fields["path"] = status.details().path;
+    if (!status.details().compile_log.empty()) fields["compile_log"] = status.details().compile_log;
+    fields["exit"] = exit;
+    fields["repeat"] = again;
+    print_json("scanjit-error/1", std::move(fields));
+  }
+  return exit;
+}
+
+int Session::fail(const Status& status, const std::string& repeat) {
+  return fail(exit_of(status.code()), status, repeat);
+}
+
+int exit_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kOk: return kExitOk;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kCorrupt: return kExitUsage;
+    case ErrorCode::kCompileFailed:
+    case ErrorCode::kInternal: return kExitFailed;
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kCudaError:
+    case ErrorCode::kDeviceLost:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kIoError:
+    case ErrorCode::kCaptureMiss:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kCancelled: return kExitEnvironment;
+  }
+  return kExitFailed;
+}
+
+std::string shell_line(const std::vector<std::string>& arguments) {
+  std::string line;
+  for (const std::string& argument : arguments) {
+    if (!line.empty()) line += ' ';
+    line += quoted(argument);
+  }
+  return line;
+}
+
+std::string printable(std::string text) {
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) c = c == '\n' || c == '\t' ? c : '?';
+  }
+  return text;
+}
+
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace scanjit::cli
