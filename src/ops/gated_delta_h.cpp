@@ -1,0 +1,363 @@
+#include "ops/gated_delta_h.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/guard.hpp"
+#include "gated_delta_h/gated_delta_h_params.h"
+
+namespace scanjit::ops {
+namespace {
+
+namespace params = scanjit::gated_delta_h;
+
+constexpr std::int64_t kOpNumber = 1;  // in ProblemWords
+constexpr std::int64_t kMaxBlocks = std::numeric_limits<int>::max();
+constexpr std::int64_t kWorkspaceAlignment = 256;
+
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+int next_power_of_two(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+params::ScanShape scan_shape(const GatedDeltaHProblem& p, const Config& config) {
+  return {static_cast<int>(p.K), static_cast<int>(p.BT), config.bv, config.bk, config.stages, config.warps,
+          p.has_g, p.has_gk, p.has_h, p.has_v_new};
+}
+
+int split_of(const Config& config) { return config.warps / (config.bv / 16); }
+
+// Registers of a thread: the state, the sums of v', the operands of both products, and about as many
+// again for addresses as compiled kernels show.
+int state_registers(const params::ScanShape& s, int split) { return params::slab_count(s) * (s.BK / 8) / split * 4; }
+int estimated_registers(const params::ScanShape& s, int split) {
+  constexpr int kAddresses = 64;
+  return state_registers(s, split) + s.BT / 8 / split * 4 + s.BT / 16 * 4 + s.BT / 8 / split * 2 + kAddresses;
+}
+
+Status illegal(const Config& config, const std::string& why) { return unsupported("config " + to_string(config) + ": " + why); }
+
+jit::Constant integer(const char* name, std::int64_t value) { return {name, jit::Constant::Type::kInt, value}; }
+jit::Constant boolean(const char* name, bool value) { return {name, jit::Constant::Type::kBool, value ? 1 : 0}; }
+
+}  // namespace
+
+Result<std::shared_ptr<const GatedDeltaH>> GatedDeltaH::make(const GatedDeltaHProblem& problem) {
+  std::shared_ptr<GatedDeltaH> made(new GatedDeltaH(problem));
+  SCANJIT_TRY(made->check());
+  return std::shared_ptr<const GatedDeltaH>(std::move(made));
+}
+
+ProblemWords GatedDeltaH::words(const GatedDeltaHProblem& p) noexcept {
+  std::int64_t bits = kOpNumber;
+  int shift = 8;
+  const auto add = [&](int value, int width) {
+    bits |= static_cast<std::int64_t>(value & ((1 << width) - 1)) << shift;
+    shift += width;
+  };
+  const auto add_flag = [&](bool value) { add(value ? 1 : 0, 1); };
+  add(static_cast<int>(p.dtype), 8);
+  add(static_cast<int>(p.cu_seqlens_type), 4);
+  add(static_cast<int>(p.gate_base), 4);
+  add(static_cast<int>(p.layout), 4);
+  add(static_cast<int>(p.index_type), 4);
+  add(p.numerics == "default" ? 0 : p.numerics == "any" ? 1 : 2, 2);
+  for (const bool flag : {p.packed, p.has_chunk_offsets, p.has_g, p.has_gk, p.has_h0, p.has_h, p.has_v_new, p.has_ht,
+                          p.has_h0_indices, p.has_ht_indices, p.aligned16}) {
+    add_flag(flag);
+  }
+  return {{bits, p.B, p.T, p.H, p.HV, p.K, p.V, p.BT, p.sequences, p.h0_slots, p.ht_slots, p.k_stride, p.w_stride, p.u_stride,
+           p.g_stride, p.gk_stride, p.v_new_stride, p.h0_slot_stride, p.ht_slot_stride, p.chunk_capacity, p.max_tokens}};
+}
+
+tuning::KeyQuery GatedDeltaH::key_query() const {
+  const GatedDeltaHProblem& p = problem_;
+  tuning::KeyQuery query;
+  tuning::ShapeKey& key = query.key;
+  key.kernel = "gated_delta_h";
+  key.kernel_revision = params::kKernelRevision;
+  key.space = space().hash();
+  key.dtype = p.dtype;
+  key.K = p.K;
+  key.V = p.V;
+  key.BT = p.BT;
+  key.gate = p.has_g ? (p.has_gk ? "g+gk" : "g") : (p.has_gk ? "gk" : "none");
+  key.gate_base = p.has_g || p.has_gk ? p.gate_base : GateBase::kTwo;
+  key.layout = p.layout;
+  if (p.has_h) key.optional.emplace_back("h");
+  if (p.has_h0) key.optional.emplace_back("h0");
+  if (p.has_ht) key.optional.emplace_back("ht");
+  if (p.has_v_new) key.optional.emplace_back("v_new");
+  key.packed = p.packed;
+  // One word for lengths and indices: of two widths the larger.
+  const bool indices = p.has_h0_indices || p.has_ht_indices;
+  if (p.packed || indices) {
+    const bool wide = (p.packed && p.cu_seqlens_type == IndexType::kInt64) || (indices && p.index_type == IndexType::kInt64);
+    key.index = wide ? "i64" : "i32";
+  }
+  key.pool = p.has_h0_indices ? (p.has_ht_indices ? "h0+ht" : "h0") : (p.has_ht_indices ? "ht" : "none");
+  key.alignment = aligned_ ? 16 : 2;
+  key.numerics = p.numerics;
+  key.H = p.H;
+  key.HV = p.HV;
+  query.sequences = std::max<std::int64_t>(N_, 1);
+  query.chunks = std::max<std::int64_t>(1, tuning::class_chunks(rows_, query.sequences, p.max_tokens, p.BT));
+  return query;
+}
+
+const tuning::ConfigSpace& GatedDeltaH::space() const {
+  static const tuning::ConfigSpace space{{16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 16}};
+  return space;
+}
+
+Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) const {
+  const GatedDeltaHProblem& p = problem_;
+  const auto text = [](std::int64_t value) { return std::to_string(value); };
+  if (!space().contains(config)) return illegal(config, "it is not in the config space of the scan");
+
+  // What the template asserts.
+  const int groups = config.bv / 16;
+  if (config.warps % groups != 0) return illegal(config, "warps must be a multiple of bv/16 = " + text(groups));
+  const int split = config.warps / groups;
+  if (split != 1 && split != 2 && split != 4) return illegal(config, "warps must be 1, 2 or 4 times bv/16 = " + text(groups));
+  if (config.bk / 8 % (2 * split) != 0) return illegal(config, "bk must give each of " + text(split) + " warps pairs of 8 key columns");
+  if (p.BT / 8 % split != 0) return illegal(config, "BT = " + text(p.BT) + " must give each of " + text(split) + " warps 8 tokens");
+
+  // What would be idle.
+  const int padded_k = params::padded_k(static_cast<int>(p.K));
+  if (config.bk != 32 && config.bk > next_power_of_two(padded_k)) return illegal(config, "bk is more than K = " + text(p.K) + " has");
+  if (config.bv > std::max<std::int64_t>(16, ceil_divide(p.V, 16) * 16)) return illegal(config, "bv is more than V = " + text(p.V) + " has");
+  const int useful = params::round_up(4 * padded_k, config.bk);
+  if (config.stages > 2 && config.stages * config.bk > useful) {
+    return illegal(config, "stages * bk is more than four chunks' key columns, " + text(useful));
+  }
+
+  // What the device has.
+  const params::ScanShape shape = scan_shape(p, config);
+  const int threads = config.warps * 32;
+  if (threads > limits.threads_per_block) {
+    return illegal(config, text(threads) + " threads; a block may have " + text(limits.threads_per_block));
+  }
+  const int smem = params::scan_smem_bytes(shape);
+  if (smem > limits.smem_optin_bytes) {
+    return illegal(config, text(smem) + " bytes of shared memory; a block may have " + text(limits.smem_optin_bytes));
+  }
+  const int state = state_registers(shape, split), registers = estimated_registers(shape, split);
+  if (state > 64) return illegal(config, text(state) + " registers of state a thread; 64 leave room for the rest");
+  const int available = std::min(255, limits.regs_per_block / threads / 8 * 8);
+  if (registers > available) {
+    return illegal(config, "about " + text(registers) + " registers a thread; " + text(available) + " are available");
+  }
+  const std::int64_t blocks = std::max<std::int64_t>(N_, 1) * p.HV * ceil_divide(p.V, config.bv);  // fits: see check()
+  if (blocks > kMaxBlocks) return illegal(config, text(blocks) + " blocks; a grid may have " + text(kMaxBlocks));
+  return {};
+}
+
+double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) const {
+  const GatedDeltaHProblem& p = problem_;
+  const params::ScanShape shape = scan_shape(p, config);
+  const int split = split_of(config), threads = config.warps * 32;
+  const int registers = std::min(255, estimated_registers(shape, split));
+  const double K = params::padded_k(shape.K), BT = static_cast<double>(p.BT), BV = config.bv;
+
+  // Blocks that a multiprocessor holds, and rounds until all are done.
+  const int smem = params::scan_smem_bytes(shape) + limits.smem_reserved_bytes;
+  const int fitting = std::max(1, std::min({limits.smem_per_sm_bytes / std::max(1, smem), limits.regs_per_sm / (registers * threads),
+                                            limits.threads_per_sm / threads, limits.blocks_per_sm}));
+  const double sms = std::max(1, limits.sm_count);
+  const double blocks = static_cast<double>(std::max<std::int64_t>(N_, 1)) * static_cast<double>(p.HV) *
+                        static_cast<double>(ceil_divide(p.V, config.bv));
+  const double waves = std::ceil(blocks / (sms * fitting));
+  const double resident = std::max(1.0, std::min<double>(fitting, std::ceil(blocks / sms)));
+
+  // Clocks of one chunk. The tensor cores of a quarter take about 8 clocks for an m16n8k16.
+  const double products = (K / 16 * (BT / 8) + BT / 16 * (K / 8)) / split;
+  const double issue = products * 8 * std::max(1.0, resident * config.warps / 4);
+  const double steps = 2.0 * params::slab_count(shape);
+  const double chain = steps * 60 + (K / 16 + BT / 16) * 33 + 2 * products * 4 + (split > 1 ? 220 : 0);
+  const double bytes = 2 * (2 * BT * K + BT * BV * (p.has_v_new ? 2 : 1) + (p.has_h ? K * BV : 0));
+  const double feed = bytes * resident / 32;  // bytes per clock into one multiprocessor
+  const double chunk = std::max({issue, chain, feed});
+  // Slabs in flight must cover a trip to memory.
+  const double ahead = static_cast<double>(config.stages - 1) * config.bk / (2 * K) * chunk;
+  const double exposed = std::max(0.0, 1100 - ahead);
+  const double chunks = std::max<double>(1, static_cast<double>(key_query().chunks));
+  constexpr double kClocksPerUs = 1700;
+  const double start = 2500 + 2 * K * BV * 4 / 16;  // the first slabs and the state
+  return waves * (start + chunks * (chunk + exposed)) / kClocksPerUs;
+}
+
+Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
+  const std::int64_t n = std::max<std::int64_t>(N_, 1);
+  const std::int64_t narrow_blocks = n * problem_.HV * ceil_divide(problem_.V, 32);
+  // The chain of one block counts while every block has a multiprocessor to itself, throughput after.
+  //                                                        bv  bk stages split
+  struct Row { int bv, bk, stages, split; };
+  const Row row = narrow_blocks <= limits.sm_count        ? Row{32, 64, 4, 4}
+                  : narrow_blocks <= 4 * limits.sm_count  ? Row{64, 64, 4, 2}
+                                                          : Row{64, 64, 2, 1};
+  // The nearest legal one, where K, V, BT or the device do not allow the row itself.
+  for (int bv = row.bv; bv >= 16; bv /= 2) {
+    for (int split = row.split; split <= 4; split *= 2) {
+      for (const int stages : {row.stages, 2}) {
+        for (int bk = row.bk; bk >= 32; bk /= 2) {
+          const Config config{bv, bk, stages, bv / 16 * split};
+          if (legal(config, limits).ok()) return config;
+        }
+      }
+    }
+  }
+  const Config* best = nullptr;
+  const std::vector<Config> all = space().all();
+  for (const Config& config : all) {
+    if (legal(config, limits).ok() && (best == nullptr || score(config, limits) < score(*best, limits))) best = &config;
+  }
+  if (best != nullptr) return *best;
+  return unsupported("no config of the scan with K = " + std::to_string(problem_.K) + ", V = " + std::to_string(problem_.V) + ", BT = " +
+                     std::to_string(problem_.BT) + " fits a device with " + std::to_string(limits.smem_optin_bytes) + " bytes of shared memory a block");
+}
+
+std::string GatedDeltaH::source_class() const {
+  const int k = next_power_of_two(params::padded_k(static_cast<int>(problem_.K)));
+  const std::int64_t v = std::min<std::int64_t>(128, ceil_divide(problem_.V, 16) * 16);
+  return "K" + std::to_string(k) + "-V" + std::to_string(v) + "-BT" + std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
+}
+
+jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
+  const GatedDeltaHProblem& p = problem_;
+  jit::KernelSource source;
+  source.template_file = "gated_delta_h/gated_delta_h.cu";
+  source.entry = "gated_delta_h";
+  source.traits = "GatedDeltaHTraits";
+  source.params_type = "scanjit::gated_delta_h::ScanParams";
+  source.constants = {
+      integer("K", p.K), integer("V", p.V), integer("BT", p.BT), integer("BV", config.bv), integer("BK", config.bk),
+      integer("STAGES", config.stages), integer("WARPS", config.warps), integer("DTYPE", static_cast<int>(p.dtype)),
+      boolean("HAS_G", p.has_g), boolean("HAS_GK", p.has_gk), boolean("HAS_H", p.has_h), boolean("HAS_V_NEW", p.has_v_new),
+      boolean("HAS_H0", p.has_h0), boolean("HAS_HT", p.has_ht),
+      boolean("BASE_E", (p.has_g || p.has_gk) && p.gate_base == GateBase::kE), boolean("LAYOUT_VK", p.layout == StateLayout::kVK),
+      boolean("PACKED", p.packed), boolean("INDEX64", p.packed && p.cu_seqlens_type == IndexType::kInt64),
+      boolean("HAS_H0_INDICES", p.has_h0_indices), boolean("HAS_HT_INDICES", p.has_ht_indices),
+      boolean("POOL_INDEX64", (p.has_h0_indices || p.has_ht_indices) && p.index_type == IndexType::kInt64), boolean("ALIGNED", aligned_)};
+  source.threads = config.warps * 32;
+  source.smem_bytes = params::scan_smem_bytes(scan_shape(p, config));
+  return source;
+}
+
+jit::KernelSource GatedDeltaH::offsets_source() const {
+  jit::KernelSource source;
+  source.template_file = "gated_delta_h/chunk_offsets.cu";
+  source.entry = "chunk_offsets";
+  source.traits = "ChunkOffsetsTraits";
+  source.params_type = "scanjit::gated_delta_h::OffsetsParams";
+  source.constants = {integer("BT", problem_.BT), boolean("INDEX64", problem_.cu_seqlens_type == IndexType::kInt64)};
+  source.threads = params::kOffsetsThreads;
+  return source;
+}
+
+bool GatedDeltaH::needs_offsets() const noexcept {
+  return problem_.packed && problem_.has_h && !problem_.has_chunk_offsets && N_ > params::kInlineOffsetSequences;
+}
+
+std::vector<Stage> GatedDeltaH::stages(const Config& config) const {
+  std::vector<Stage> list;
+  if (N_ == 0) return list;
+  if (needs_offsets()) list.push_back({offsets_source(), 1});
+  list.push_back({scan_source(config), N_ * problem_.HV * ceil_divide(problem_.V, config.bv)});
+  return list;
+}
+
+std::vector<jit::KernelSource> GatedDeltaH::kernels(const Config& config) const {
+  std::vector<jit::KernelSource> list{scan_source(config)};
+  if (problem_.packed && problem_.has_h) list.push_back(offsets_source());
+  return list;
+}
+
+std::int64_t GatedDeltaH::workspace_bytes() const noexcept {
+  if (!needs_offsets()) return 0;
+  const std::int64_t bytes = N_ * (problem_.cu_seqlens_type == IndexType::kInt64 ? 8 : 4);
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+Addresses GatedDeltaH::addresses(const GatedDeltaHArgs& args, Workspace workspace) noexcept {
+  const auto plain = [](const void* pointer) { return const_cast<void*>(pointer); };
+  Addresses a;
+  a.tensor[kK] = plain(args.k);
+  a.tensor[kW] = plain(args.w);
+  a.tensor[kU] = plain(args.u);
+  a.tensor[kG] = plain(args.g);
+  a.tensor[kGk] = plain(args.gk);
+  a.tensor[kH0] = plain(args.h0);
+  a.tensor[kH0Indices] = plain(args.h0_indices);
+  a.tensor[kCuSeqlens] = plain(args.cu_seqlens);
+  a.tensor[kChunkOffsets] = plain(args.chunk_offsets);
+  a.tensor[kHtIndices] = plain(args.ht_indices);
+  a.tensor[kH] = args.h;
+  a.tensor[kVNew] = args.v_new;
+  a.tensor[kHt] = args.ht;
+  a.tensor[kStatus] = args.status;
+  a.workspace = workspace.data;
+  return a;
+}
+
+void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses, StageParams& out) const noexcept {
+  const GatedDeltaHProblem& p = problem_;
+  const auto& tensor = addresses.tensor;
+  const bool offsets_stage = needs_offsets();
+  if (offsets_stage && stage == 0) {
+    const params::OffsetsParams offsets{tensor[kCuSeqlens], addresses.workspace, N_, p.T};
+    static_assert(sizeof(offsets) <= sizeof(out.bytes));
+    std::memcpy(out.bytes.data(), &offsets, sizeof(offsets));
+    return;
+  }
+  params::ScanParams scan{};
+  scan.k = tensor[kK];
+  scan.w = tensor[kW];
+  scan.u = tensor[kU];
+  scan.g = static_cast<const float*>(tensor[kG]);
+  scan.gk = static_cast<const float*>(tensor[kGk]);
+  scan.h0 = static_cast<const float*>(tensor[kH0]);
+  scan.h0_indices = tensor[kH0Indices];
+  scan.cu_seqlens = tensor[kCuSeqlens];
+  scan.chunk_offsets = offsets_stage ? addresses.workspace : tensor[kChunkOffsets];
+  scan.ht_indices = tensor[kHtIndices];
+  scan.h = tensor[kH];
+  scan.v_new = tensor[kVNew];
+  scan.ht = static_cast<float*>(tensor[kHt]);
+  scan.status = static_cast<unsigned*>(tensor[kStatus]);
+  scan.N = N_;
+  scan.T = p.T;
+  scan.chunk_capacity = capacity_;
+  scan.k_stride = p.k_stride;
+  scan.w_stride = p.w_stride;
+  scan.u_stride = p.u_stride;
+  scan.g_stride = p.g_stride;
+  scan.gk_stride = p.gk_stride;
+  scan.v_new_stride = p.v_new_stride;
+  scan.h0_slot_stride = p.h0_slot_stride;
+  scan.ht_slot_stride = p.ht_slot_stride;
+  scan.h0_slots = p.h0_slots;
+  scan.ht_slots = p.ht_slots;
+  scan.H = static_cast<int>(p.H);
+  scan.HV = static_cast<int>(p.HV);
+  static_assert(sizeof(scan) <= sizeof(out.bytes));
+  std::memcpy(out.bytes.data(), &scan, sizeof(scan));
+}
+
+}  // namespace scanjit::ops
+
+namespace scanjit {
+
+Result<std::int64_t> workspace_bound(const GatedDeltaHProblem& problem) {
+  return guard([&]() -> Result<std::int64_t> {
+    SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(problem));
+    return op->workspace_bytes();
+  });
+}
+
+}  // namespace scanjit

@@ -1,0 +1,257 @@
+// The gated-delta scan on synthetic memory: sizes and contents of its tensors.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/checked_math.hpp"
+#include "ops/gated_delta_h.hpp"
+
+namespace scanjit::ops {
+namespace {
+
+constexpr std::int64_t kPatternBytes = 2 << 20;  // of the widest token tensor
+constexpr std::int64_t kStatePatternBytes = 1 << 20;
+constexpr std::int64_t kTensorAlignment = 256;
+constexpr float kStrongestDecay = 0.1F;  // log2 units a token
+
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+std::int64_t bytes_of(IndexType type) { return type == IndexType::kInt32 ? 4 : 8; }
+
+// The same numbers on every machine; quality does not matter here.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
+  std::uint64_t bits() {
+    std::uint64_t z = state_ += 0x9E3779B97F4A7C15U;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31);
+  }
+  float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
+  float normal() {  // sum of four uniforms, scaled to variance 1
+    const std::uint64_t b = bits();
+    const auto sum = static_cast<float>((b & 0xFFFF) + (b >> 16 & 0xFFFF) + (b >> 32 & 0xFFFF) + (b >> 48));
+    return (sum - 131070.0F) * (1.0F / 37837.0F);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+std::uint16_t to_16_bits(float value, DType dtype) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (dtype == DType::kBf16) return static_cast<std::uint16_t>((bits + 0x8000U) >> 16);
+  // f16 of small normal values, rounded towards zero; what is too small for it becomes zero.
+  const std::uint32_t sign = bits >> 16 & 0x8000U, exponent = bits >> 23 & 0xFFU;
+  if (exponent < 113) return static_cast<std::uint16_t>(sign);
+  return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3FFU));
+}
+
+void put_index(unsigned char* host, std::int64_t place, std::int64_t value, IndexType type) {
+  if (type == IndexType::kInt64) {
+    std::memcpy(host + place * 8, &value, 8);
+  } else {
+    const auto narrow = static_cast<std::int32_t>(value);
+    std::memcpy(host + place * 4, &narrow, 4);
+  }
+}
+
+// Unit rows of k, [tokens, H, K]; the same for every caller.
+template <class Use>  // use(token, key head, row)
+void for_each_key_row(std::int64_t tokens, std::int64_t H, std::int64_t K, Use use) {
+  Random random(1);
+  std::vector<float> row(static_cast<std::size_t>(K));
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t h = 0; h < H; ++h) {
+      float squares = 1e-6F;
+      for (float& x : row) {
+        x = random.normal();
+        squares += x * x;
+      }
+      const float scale = 1 / std::sqrt(squares);
+      for (float& x : row) x *= scale;
+      use(t, h, row);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t GatedDeltaH::tokens_per_sequence() const noexcept {
+  if (!problem_.packed) return problem_.T;
+  return N_ > 0 ? problem_.T / N_ : 0;
+}
+
+// The remainder of T goes to the first sequences, one token each.
+std::int64_t GatedDeltaH::length(std::int64_t sequence) const noexcept {
+  if (!problem_.packed) return problem_.T;
+  return problem_.T / N_ + (sequence < problem_.T % N_ ? 1 : 0);
+}
+
+std::int64_t GatedDeltaH::floor_bytes() const noexcept {
+  const GatedDeltaHProblem& p = problem_;
+  if (N_ == 0) return 0;
+  const std::int64_t state = p.HV * p.K * p.V;
+  const std::int64_t longer = p.packed ? p.T % N_ : 0, shorter_chunks = ceil_divide(tokens_per_sequence(), p.BT);
+  const std::int64_t chunks = (N_ - longer) * shorter_chunks + longer * ceil_divide(tokens_per_sequence() + 1, p.BT);
+  std::int64_t bytes = rows_ * (p.H * p.K + p.HV * p.K + p.HV * p.V * (p.has_v_new ? 2 : 1)) * 2;
+  if (p.has_g) bytes += rows_ * p.HV * 4;
+  if (p.has_gk) bytes += chunks * p.HV * p.K * 4;
+  if (p.has_h) bytes += chunks * state * 2;
+  if (p.has_h0) bytes += N_ * state * 4;
+  if (p.has_ht) bytes += N_ * state * 4;
+  return bytes;
+}
+
+std::int64_t GatedDeltaH::pattern_tokens() const noexcept {
+  const GatedDeltaHProblem& p = problem_;
+  const std::int64_t row = std::max({p.H * p.K * 2, p.HV * p.K * (p.has_gk ? 4 : 2), p.HV * p.V * 2});
+  const std::int64_t chunks = std::max<std::int64_t>(1, kPatternBytes / (row * p.BT));
+  return std::min(rows_, chunks * p.BT);
+}
+
+std::vector<Tensor> GatedDeltaH::tensors() const {
+  const GatedDeltaHProblem& p = problem_;
+  std::vector<Tensor> list;
+  const std::int64_t tokens = pattern_tokens(), state = p.HV * p.K * p.V;
+  const auto add = [&](std::size_t number, const char* name, std::int64_t bytes, std::int64_t pattern, bool output) {
+    if (bytes > 0) list.push_back({number, name, bytes, output ? 0 : std::min(pattern, bytes), output});
+  };
+  add(kK, "k", rows_ * p.H * p.K * 2, tokens * p.H * p.K * 2, false);
+  add(kW, "w", rows_ * p.HV * p.K * 2, tokens * p.HV * p.K * 2, false);
+  add(kU, "u", rows_ * p.HV * p.V * 2, tokens * p.HV * p.V * 2, false);
+  // g is not repeated: it must begin anew with each chunk of each sequence.
+  if (p.has_g) add(kG, "g", rows_ * p.HV * 4, rows_ * p.HV * 4, false);
+  if (p.has_gk) add(kGk, "gk", rows_ * p.HV * p.K * 4, tokens * p.HV * p.K * 4, false);
+  if (p.has_h0) add(kH0, "h0", N_ * state * 4, kStatePatternBytes, false);
+  const std::int64_t index_bytes = N_ * bytes_of(p.index_type);
+  if (p.has_h0_indices) add(kH0Indices, "h0_indices", index_bytes, index_bytes, false);
+  if (p.has_ht_indices) add(kHtIndices, "ht_indices", index_bytes, index_bytes, false);
+  const std::int64_t length_bytes = bytes_of(p.cu_seqlens_type);
+  if (p.packed) add(kCuSeqlens, "cu_seqlens", (N_ + 1) * length_bytes, (N_ + 1) * length_bytes, false);
+  if (p.has_chunk_offsets) add(kChunkOffsets, "chunk_offsets", N_ * length_bytes, N_ * length_bytes, false);
+  if (p.has_h) add(kH, "h", capacity_ * state * 2, 0, true);
+  if (p.has_v_new) add(kVNew, "v_new", rows_ * p.HV * p.V * 2, 0, true);
+  if (p.has_ht) add(kHt, "ht", N_ * state * 4, 0, true);
+  return list;
+}
+
+std::shared_ptr<const OpProblem> GatedDeltaH::for_timing(std::int64_t max_bytes) const {
+  if (N_ == 0 || rows_ == 0) return nullptr;
+  GatedDeltaHProblem p = problem_;
+  p.aligned16 = aligned_;
+  p.k_stride = p.w_stride = p.u_stride = p.g_stride = p.gk_stride = p.v_new_stride = 0;
+  p.h0_slot_stride = p.ht_slot_stride = p.h0_slots = p.ht_slots = 0;
+  p.chunk_capacity = 0;
+  // Null if it does not fit (or its sizes overflow).
+  const auto fitting = [&](std::int64_t T) -> std::shared_ptr<const GatedDeltaH> {
+    p.T = T;
+    const auto made = make(p);
+    if (!made.ok()) return nullptr;
+    std::int64_t bytes = (*made)->workspace_bytes();
+    for (const Tensor& tensor : (*made)->tensors()) {
+      const auto rounded = checked_add(tensor.bytes, kTensorAlignment);
+      const auto sum = rounded ? checked_add(bytes, *rounded) : std::nullopt;
+      if (!sum) return nullptr;
+      bytes = *sum;
+    }
+    return bytes <= max_bytes ? *made : nullptr;
+  };
+  if (auto whole = fitting(problem_.T)) return whole;
+
+  const std::int64_t sequences_in_T = p.packed ? N_ : 1;
+  std::int64_t fits = 0, too_many = ceil_divide(tokens_per_sequence(), p.BT);
+  std::shared_ptr<const OpProblem> largest;
+  while (too_many - fits > 1) {
+    const std::int64_t chunks = fits + (too_many - fits) / 2;
+    if (auto made = fitting(chunks * p.BT * sequences_in_T)) {
+      largest = std::move(made);
+      fits = chunks;
+    } else {
+      too_many = chunks;
+    }
+  }
+  return largest;
+}
+
+void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
+  const GatedDeltaHProblem& p = problem_;
+  const std::int64_t tokens = pattern_tokens();
+  auto* halves = reinterpret_cast<std::uint16_t*>(host);
+  auto* floats = reinterpret_cast<float*>(host);
+  switch (tensor) {
+    case kK:
+      for_each_key_row(tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
+        std::uint16_t* to = halves + (t * p.H + h) * p.K;
+        for (std::size_t i = 0; i < row.size(); ++i) to[i] = to_16_bits(row[i], p.dtype);
+      });
+      return;
+    case kW: {
+      // w = beta k with beta below 2 / |k^T k|, so that a chunk's update of the state contracts even
+      // without gates: BT random unit rows in K dimensions have |k^T k| <= (1 + sqrt(BT/K))^2 or so.
+      const double spread = 1 + std::sqrt(static_cast<double>(p.BT) / static_cast<double>(p.K));
+      const auto beta = static_cast<float>(1 / (spread * spread));
+      for_each_key_row(tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
+        for (std::int64_t hv = h * (p.HV / p.H); hv < (h + 1) * (p.HV / p.H); ++hv) {
+          std::uint16_t* to = halves + (t * p.HV + hv) * p.K;
+          for (std::size_t i = 0; i < row.size(); ++i) to[i] = to_16_bits(beta * row[i], p.dtype);
+        }
+      });
+      return;
+    }
+    case kU: {
+      Random random(2);
+      for (std::int64_t i = 0; i < tokens * p.HV * p.V; ++i) halves[i] = to_16_bits(random.normal(), p.dtype);
+      return;
+    }
+    case kG: {
+      Random random(3);
+      std::int64_t row = 0;
+      for (std::int64_t n = 0; n < N_; ++n) {
+        for (std::int64_t t = 0; t < length(n); ++t, ++row) {
+          for (std::int64_t hv = 0; hv < p.HV; ++hv) {
+            const float before = t % p.BT == 0 ? 0 : floats[(row - 1) * p.HV + hv];
+            floats[row * p.HV + hv] = before - kStrongestDecay * random.uniform();
+          }
+        }
+      }
+      return;
+    }
+    case kGk: {
+      Random random(4);
+      const std::int64_t columns = p.HV * p.K;
+      for (std::int64_t i = 0; i < tokens * columns; ++i) {
+        const float before = i / columns % p.BT == 0 ? 0 : floats[i - columns];
+        floats[i] = before - kStrongestDecay * random.uniform();
+      }
+      return;
+    }
+    case kH0: {
+      Random random(5);
+      const std::int64_t count = std::min(kStatePatternBytes, N_ * p.HV * p.K * p.V * 4) / 4;
+      for (std::int64_t i = 0; i < count; ++i) floats[i] = random.normal();
+      return;
+    }
+    case kH0Indices:
+    case kHtIndices:
+      for (std::int64_t n = 0; n < N_; ++n) put_index(host, n, n, p.index_type);
+      return;
+    case kCuSeqlens:
+    case kChunkOffsets: {
+      std::int64_t token = 0, chunk = 0;
+      for (std::int64_t n = 0; n < N_; ++n) {
+        put_index(host, n, tensor == kCuSeqlens ? token : chunk, p.cu_seqlens_type);
+        token += length(n);
+        chunk += ceil_divide(length(n), p.BT);
+      }
+      if (tensor == kCuSeqlens) put_index(host, N_, token, p.cu_seqlens_type);
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+}  // namespace scanjit::ops
