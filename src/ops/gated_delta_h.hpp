@@ -59,7 +59,6 @@ class GatedDeltaH final : public OpProblem {
   [[nodiscard]] bool needs_offsets() const noexcept;  // the prefix stage runs
   [[nodiscard]] jit::KernelSource scan_source(const Config& config) const;
   [[nodiscard]] jit::KernelSource offsets_source() const;
-  [[nodiscard]] std::int64_t length(std::int64_t sequence) const noexcept;  // synthetic
   [[nodiscard]] std::int64_t pattern_tokens() const noexcept;
   Status check_host_lengths(const std::int64_t* lengths) const;
   Status check_overlaps(const GatedDeltaHArgs& args, Workspace workspace) const;

@@ -80,22 +80,17 @@ void for_each_key_row(std::int64_t tokens, std::int64_t H, std::int64_t K, Use u
 }  // namespace
 
 std::int64_t GatedDeltaH::tokens_per_sequence() const noexcept {
-  if (!problem_.packed) return problem_.T;
-  return N_ > 0 ? problem_.T / N_ : 0;
-}
-
-// The remainder of T goes to the first sequences, one token each.
-std::int64_t GatedDeltaH::length(std::int64_t sequence) const noexcept {
-  if (!problem_.packed) return problem_.T;
-  return problem_.T / N_ + (sequence < problem_.T % N_ ? 1 : 0);
+  if (problem_.max_tokens > 0) return problem_.max_tokens;
+  return N_ > 0 ? ceil_divide(rows_, N_) : 0;
 }
 
 std::int64_t GatedDeltaH::floor_bytes() const noexcept {
   const GatedDeltaHProblem& p = problem_;
   if (N_ == 0) return 0;
   const std::int64_t state = p.HV * p.K * p.V;
-  const std::int64_t longer = p.packed ? p.T % N_ : 0, shorter_chunks = ceil_divide(tokens_per_sequence(), p.BT);
-  const std::int64_t chunks = (N_ - longer) * shorter_chunks + longer * ceil_divide(tokens_per_sequence() + 1, p.BT);
+  // As if all sequences had one length, give or take a token.
+  const std::int64_t tokens = rows_ / N_, longer = rows_ % N_;
+  const std::int64_t chunks = (N_ - longer) * ceil_divide(tokens, p.BT) + longer * ceil_divide(tokens + 1, p.BT);
   std::int64_t bytes = rows_ * (p.H * p.K + p.HV * p.K + p.HV * p.V * (p.has_v_new ? 2 : 1)) * 2;
   if (p.has_g) bytes += rows_ * p.HV * 4;
   if (p.has_gk) bytes += chunks * p.HV * p.K * 4;
@@ -145,9 +140,12 @@ std::shared_ptr<const OpProblem> GatedDeltaH::for_timing(std::int64_t max_bytes)
   p.k_stride = p.w_stride = p.u_stride = p.g_stride = p.gk_stride = p.v_new_stride = 0;
   p.h0_slot_stride = p.ht_slot_stride = p.h0_slots = p.ht_slots = 0;
   p.chunk_capacity = 0;
+  p.max_tokens = 0;
   // Null if it does not fit (or its sizes overflow).
-  const auto fitting = [&](std::int64_t T) -> std::shared_ptr<const GatedDeltaH> {
-    p.T = T;
+  const auto fitting = [&](std::int64_t tokens) -> std::shared_ptr<const GatedDeltaH> {
+    const auto T = p.packed ? checked_multiply(N_, tokens) : tokens;
+    if (!T) return nullptr;
+    p.T = *T;
     const auto made = make(p);
     if (!made.ok()) return nullptr;
     std::int64_t bytes = (*made)->workspace_bytes();
@@ -159,14 +157,13 @@ std::shared_ptr<const OpProblem> GatedDeltaH::for_timing(std::int64_t max_bytes)
     }
     return bytes <= max_bytes ? *made : nullptr;
   };
-  if (auto whole = fitting(problem_.T)) return whole;
+  if (auto whole = fitting(tokens_per_sequence())) return whole;
 
-  const std::int64_t sequences_in_T = p.packed ? N_ : 1;
   std::int64_t fits = 0, too_many = ceil_divide(tokens_per_sequence(), p.BT);
   std::shared_ptr<const OpProblem> largest;
   while (too_many - fits > 1) {
     const std::int64_t chunks = fits + (too_many - fits) / 2;
-    if (auto made = fitting(chunks * p.BT * sequences_in_T)) {
+    if (auto made = fitting(chunks * p.BT)) {
       largest = std::move(made);
       fits = chunks;
     } else {
@@ -210,7 +207,7 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
       Random random(3);
       std::int64_t row = 0;
       for (std::int64_t n = 0; n < N_; ++n) {
-        for (std::int64_t t = 0; t < length(n); ++t, ++row) {
+        for (std::int64_t t = 0; t < tokens_per_sequence(); ++t, ++row) {
           for (std::int64_t hv = 0; hv < p.HV; ++hv) {
             const float before = t % p.BT == 0 ? 0 : floats[(row - 1) * p.HV + hv];
             floats[row * p.HV + hv] = before - kStrongestDecay * random.uniform();
@@ -243,8 +240,8 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
       std::int64_t token = 0, chunk = 0;
       for (std::int64_t n = 0; n < N_; ++n) {
         put_index(host, n, tensor == kCuSeqlens ? token : chunk, p.cu_seqlens_type);
-        token += length(n);
-        chunk += ceil_divide(length(n), p.BT);
+        token += tokens_per_sequence();
+        chunk += ceil_divide(tokens_per_sequence(), p.BT);
       }
       if (tensor == kCuSeqlens) put_index(host, N_, token, p.cu_seqlens_type);
       return;

@@ -83,10 +83,11 @@ class OpProblem {
   /// The parameters of stage `stage` of `stages`. Allocates nothing.
   virtual void fill_params(std::size_t stage, const Addresses& addresses, StageParams& params) const noexcept = 0;
 
-  /// Tokens of each sequence, as recorded with a measurement; sequences are in `key_query`.
+  /// Tokens of the longest sequence as far as they are known: what the chunk class of `key_query` comes
+  /// from, and what a measurement is recorded under.
   [[nodiscard]] virtual std::int64_t tokens_per_sequence() const noexcept = 0;
-  /// The same kernels on synthetic memory: as many sequences, all of one length, contiguous, and no
-  /// more than `max_bytes` of tensors and workspace: fewer chunks where need be, never fewer
+  /// The same kernels on synthetic memory: as many sequences, each of `tokens_per_sequence`, contiguous,
+  /// and no more than `max_bytes` of tensors and workspace: fewer chunks where need be, never fewer
   /// sequences. Null if not even one chunk of each fits, or if there is nothing to time.
   [[nodiscard]] virtual std::shared_ptr<const OpProblem> for_timing(std::int64_t max_bytes) const = 0;
   /// The tensors that exist and have elements. Only of a problem from `for_timing`.
