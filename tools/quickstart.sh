@@ -73,7 +73,7 @@ find_scanjit() {
 
 # With a GPU: three widths of one layer, each with a best config of its own.
 tune_and_time() {
-  local shapes=(--shape N=1,T=1024,H=16,HV=32 --shape N=16,T=1024,H=16,HV=32 --shape N=32,T=256,H=16,HV=32)
+  local shapes=(--shape "N=1,T=1024,H=16,HV=32" --shape "N=16,T=1024,H=16,HV=32" --shape "N=32,T=256,H=16,HV=32")
   say
   say "Tuning the gated-delta scan for 1, 16 and 32 sequences. The winners go to your cache."
   "$scanjit" tune gated_delta_h "${shapes[@]}" --out "$out/tuned.json"

@@ -8,13 +8,15 @@
 
 namespace scanjit {
 
-[[nodiscard]] inline std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b) noexcept {
+[[nodiscard]] inline std::optional<std::int64_t> checked_add(std::int64_t a,
+                                                             std::int64_t b) noexcept {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
   return sum;
 }
 
-[[nodiscard]] inline std::optional<std::int64_t> checked_multiply(std::int64_t a, std::int64_t b) noexcept {
+[[nodiscard]] inline std::optional<std::int64_t> checked_multiply(std::int64_t a,
+                                                                  std::int64_t b) noexcept {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
   return product;

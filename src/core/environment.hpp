@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The environment variables that scanjit reads, as one value. An engine or tool takes it once, at its
-/// start, and hands it down: nothing else calls getenv, and tests make one of their own.
+/// The environment variables that scanjit reads, as one value. An engine or tool takes it once, at
+/// its start, and hands it down: nothing else calls getenv, and tests make one of their own.
 
 #include <string>
 

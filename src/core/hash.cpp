@@ -7,7 +7,8 @@
 namespace scanjit {
 namespace {
 
-// FIPS 180-4, 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+// FIPS 180-4, 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64
+// primes.
 constexpr std::array<std::uint32_t, 64> kRound = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -71,7 +72,7 @@ Sha256& Sha256::update(std::string_view bytes) noexcept {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
   std::size_t left = bytes.size();
   if (left == 0) return *this;
-  std::size_t used = static_cast<std::size_t>(total_bytes_ % kBlockBytes);
+  const auto used = static_cast<std::size_t>(total_bytes_ % kBlockBytes);
   total_bytes_ += left;
   if (used > 0) {
     const std::size_t taken = std::min(left, kBlockBytes - used);
@@ -88,7 +89,7 @@ Sha256& Sha256::update(std::string_view bytes) noexcept {
 
 std::array<std::uint8_t, 32> Sha256::digest() const noexcept {
   Sha256 last = *this;
-  const std::size_t used = static_cast<std::size_t>(total_bytes_ % kBlockBytes);
+  const auto used = static_cast<std::size_t>(total_bytes_ % kBlockBytes);
   // One bit, zeros, and the length in bits in the last 8 bytes of a block.
   std::array<std::uint8_t, 2 * kBlockBytes> padding{};
   padding[0] = 0x80;

@@ -10,7 +10,8 @@
 
 namespace scanjit {
 
-/// Hash of bytes given piece by piece. A value: a copy continues from the same point. Not thread-safe.
+/// Hash of bytes given piece by piece. A value: a copy continues from the same point. Not
+/// thread-safe.
 class Sha256 {
  public:
   Sha256() noexcept;

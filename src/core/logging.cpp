@@ -30,7 +30,8 @@ LogLevel from_spdlog(spdlog::level::level_enum level) noexcept {
   }
 }
 
-/// Hands each line to the owner's function, as it is: time stamps and prefixes are the owner's matter.
+/// Hands each line to the owner's function, as it is: time stamps and prefixes are the owner's
+/// matter.
 class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit FunctionSink(LogSink function) : function_(std::move(function)) {}
@@ -38,7 +39,8 @@ class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     try {
-      function_(from_spdlog(message.level), std::string(message.payload.data(), message.payload.size()));
+      function_(from_spdlog(message.level),
+                std::string(message.payload.data(), message.payload.size()));
     } catch (...) {  // NOLINT(bugprone-empty-catch): a broken sink must not break a launch
     }
   }
@@ -51,10 +53,12 @@ class FunctionSink final : public spdlog::sinks::base_sink<spdlog::details::null
 }  // namespace
 
 struct Log::State {
-  // A key more than this is taken as already warned of: a process that runs for months stays bounded.
+  // A key more than this is taken as already warned of: a process that runs for months stays
+  // bounded.
   static constexpr std::size_t kMaxKeys = 4096;
 
-  explicit State(LogSink sink) : logger("scanjit", std::make_shared<FunctionSink>(std::move(sink))) {
+  explicit State(LogSink sink)
+      : logger("scanjit", std::make_shared<FunctionSink>(std::move(sink))) {
     logger.set_level(spdlog::level::debug);
     // spdlog's own handler prints to stderr.
     logger.set_error_handler([](const std::string&) {});

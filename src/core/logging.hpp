@@ -13,13 +13,13 @@ namespace scanjit {
 
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-/// A handle on a log; copies share the sink and the memory of `warn_once`. Thread-safe: the sink may be
-/// called from several threads at once. What the sink throws is swallowed.
-/// Without a sink nothing is formatted: give long texts as a callable, `log.debug([&] { return ...; })`.
+/// A handle on a log; copies share the sink and the memory of `warn_once`. Thread-safe: the sink
+/// may be called from several threads at once. What the sink throws is swallowed. Without a sink
+/// nothing is formatted: give long texts as a callable, `log.debug([&] { return ...; })`.
 class Log {
  public:
-  Log() noexcept = default;            ///< silent
-  explicit Log(const LogSink& sink);   ///< an empty function is silent
+  Log() noexcept = default;           ///< silent
+  explicit Log(const LogSink& sink);  ///< an empty function is silent
 
   [[nodiscard]] bool enabled() const noexcept { return state_ != nullptr; }
   void write(LogLevel level, const std::string& text) const noexcept;

@@ -23,8 +23,9 @@ const char* error_code_name(ErrorCode code) noexcept {
 }
 
 Status::Status(ErrorCode code, std::string message, ErrorDetails details)
-    : rep_(code == ErrorCode::kOk ? nullptr
-                                  : std::make_shared<const Rep>(Rep{code, std::move(message), std::move(details)})) {}
+    : rep_(code == ErrorCode::kOk
+               ? nullptr
+               : std::make_shared<const Rep>(Rep{code, std::move(message), std::move(details)})) {}
 
 ErrorCode Status::code() const noexcept { return rep_ ? rep_->code : ErrorCode::kOk; }
 
@@ -47,7 +48,9 @@ Status Status::with_context(const std::string& context) const {
   return ok() ? *this : Status(code(), context + ": " + message(), details());
 }
 
-Status invalid_argument(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+Status invalid_argument(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
 Status unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 Status not_found(std::string message, std::string path) {
   return {ErrorCode::kNotFound, std::move(message), {.compile_log = {}, .path = std::move(path)}};

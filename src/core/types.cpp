@@ -16,7 +16,9 @@ const char* to_string(DType dtype) noexcept {
   return "unknown";
 }
 
-const char* to_string(StateLayout layout) noexcept { return layout == StateLayout::kVK ? "vk" : "kv"; }
+const char* to_string(StateLayout layout) noexcept {
+  return layout == StateLayout::kVK ? "vk" : "kv";
+}
 const char* to_string(GateBase base) noexcept { return base == GateBase::kE ? "e" : "2"; }
 const char* to_string(IndexType type) noexcept { return type == IndexType::kInt32 ? "i32" : "i64"; }
 

@@ -41,15 +41,18 @@ std::string home_from_password_database() {
 CacheDirectory choose_cache_directory(const std::string& requested, const Environment& environment,
                                       const std::function<std::string()>& home_of_user) {
   if (!requested.empty()) return named(requested, "the cache directory option");
-  if (!environment.scanjit_cache_dir.empty()) return named(environment.scanjit_cache_dir, "SCANJIT_CACHE_DIR");
+  if (!environment.scanjit_cache_dir.empty())
+    return named(environment.scanjit_cache_dir, "SCANJIT_CACHE_DIR");
   if (is_absolute(environment.xdg_cache_home)) {
     return {environment.xdg_cache_home + "/scanjit", "from XDG_CACHE_HOME"};
   }
   if (is_absolute(environment.home)) return {environment.home + "/.cache/scanjit", "from HOME"};
   const std::string home = home_of_user();
-  if (is_absolute(home)) return {home + "/.cache/scanjit", "from the home in the password database"};
+  if (is_absolute(home))
+    return {home + "/.cache/scanjit", "from the home in the password database"};
   return {"",
-          "there is no cache directory: SCANJIT_CACHE_DIR, XDG_CACHE_HOME and HOME are not set and this "
+          "there is no cache directory: SCANJIT_CACHE_DIR, XDG_CACHE_HOME and HOME are not set and "
+          "this "
           "user has no home in the password database; everything is kept in memory"};
 }
 

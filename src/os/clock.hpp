@@ -11,8 +11,9 @@ namespace scanjit::os {
 class Clock {
  public:
   virtual ~Clock() = default;
-  [[nodiscard]] virtual std::int64_t now_us() const noexcept = 0;  ///< microseconds since some fixed point
-  virtual void sleep_us(std::int64_t duration_us) noexcept = 0;    ///< nothing if <= 0
+  [[nodiscard]] virtual std::int64_t now_us()
+      const noexcept = 0;  ///< microseconds since some fixed point
+  virtual void sleep_us(std::int64_t duration_us) noexcept = 0;  ///< nothing if <= 0
 
   [[nodiscard]] std::int64_t now_ms() const noexcept { return now_us() / 1000; }
   void sleep_ms(std::int64_t duration_ms) noexcept { sleep_us(duration_ms * 1000); }

@@ -41,7 +41,8 @@ class SystemLoader final : public LibraryLoader {
         *map->l_name != '\0') {
       path = map->l_name;
     }
-    return std::shared_ptr<DynamicLibrary>(std::make_shared<SystemLibrary>(handle, std::move(path)));
+    return std::shared_ptr<DynamicLibrary>(
+        std::make_shared<SystemLibrary>(handle, std::move(path)));
   }
 };
 

@@ -9,8 +9,8 @@
 
 namespace scanjit::os {
 
-/// An opened library. It stays in the process for ever: the driver starts threads and registers exit
-/// handlers that must not lose their code. Thread-safe.
+/// An opened library. It stays in the process for ever: the driver starts threads and registers
+/// exit handlers that must not lose their code. Thread-safe.
 class DynamicLibrary {
  public:
   virtual ~DynamicLibrary() = default;
@@ -27,7 +27,8 @@ class LibraryLoader {
   virtual ~LibraryLoader() = default;
 
   /// Opens a library, with its symbols kept to itself. A name without '/' is looked for on the
-  /// loader's path, one with '/' is that file. kNotFound: the loader's own sentence, `details().path`.
+  /// loader's path, one with '/' is that file. kNotFound: the loader's own sentence,
+  /// `details().path`.
   [[nodiscard]] virtual Result<std::shared_ptr<DynamicLibrary>> open(const std::string& name) = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// A lock held among processes (and among threads: each attempt opens the file anew). It saves double
-/// work and nothing else: no result may depend on it, since some file systems have none.
+/// A lock held among processes (and among threads: each attempt opens the file anew). It saves
+/// double work and nothing else: no result may depend on it, since some file systems have none.
 
 #include <memory>
 #include <utility>

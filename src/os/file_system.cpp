@@ -17,7 +17,8 @@ constexpr std::string_view kTemporaryPrefix = ".tmp-";
 /// A name that no other process or thread on any machine that shares the folder picks.
 std::string temporary_name() {
   static std::atomic<std::uint32_t> counter{0};
-  // random_device reads the system's generator anew each time: a forked child does not repeat its parent.
+  // random_device reads the system's generator anew each time: a forked child does not repeat its
+  // parent.
   std::random_device random;
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "%08x%08x-%x-%x", random(), random(),
@@ -77,11 +78,11 @@ Status FileSystem::check_trusted_directory(const std::string& path, TrustedOwner
     return unsupported(path + " is a symbolic link; name the directory that it leads to");
   }
   if (directory.type != FileType::kDirectory) return unsupported(path + " is not a directory");
-  const bool owner_fits =
-      directory.owner == user_id() || (owner == TrustedOwner::kSelfOrRoot && directory.owner == kRoot);
+  const bool owner_fits = directory.owner == user_id() ||
+                          (owner == TrustedOwner::kSelfOrRoot && directory.owner == kRoot);
   if (!owner_fits) {
-    return unsupported(path + " belongs to user " + std::to_string(directory.owner) + ", not to user " +
-                       std::to_string(user_id()) +
+    return unsupported(path + " belongs to user " + std::to_string(directory.owner) +
+                       ", not to user " + std::to_string(user_id()) +
                        (owner == TrustedOwner::kSelfOrRoot ? " or root" : "") +
                        ": code is loaded from it, so use a directory of your own");
   }
@@ -94,14 +95,16 @@ Status FileSystem::check_trusted_directory(const std::string& path, TrustedOwner
     above = parent_path(above);
     SCANJIT_ASSIGN_OR_RETURN(const FileInfo parent, info(above));
     if ((parent.mode & kWritableByAll) != 0 && (parent.mode & kSticky) == 0) {
-      return unsupported(above + " has mode " + octal(parent.mode) + ", so anybody can replace " + path +
-                         "; code is loaded from it: chmod o-w " + above);
+      return unsupported(above + " has mode " + octal(parent.mode) + ", so anybody can replace " +
+                         path + "; code is loaded from it: chmod o-w " + above);
     }
   }
   return {};
 }
 
-bool is_temporary_name(std::string_view name) noexcept { return name.starts_with(kTemporaryPrefix); }
+bool is_temporary_name(std::string_view name) noexcept {
+  return name.starts_with(kTemporaryPrefix);
+}
 
 std::string join_path(const std::string& folder, std::string_view name) {
   if (folder.empty()) return std::string(name);

@@ -1,8 +1,8 @@
 #pragma once
 /// \file
 /// Files as the stores need them. `FileSystem` has few primitives, one per system call, that an
-/// implementation supplies (`posix_file_system`, `memory_file_system`), and the protocols that stand on
-/// them, written once, so that faults injected below them test the code that ships.
+/// implementation supplies (`posix_file_system`, `memory_file_system`), and the protocols that
+/// stand on them, written once, so that faults injected below them test the code that ships.
 ///
 /// Paths are absolute or relative as the system takes them, '/' separated. Thread-safe.
 /// Errors everywhere: kNotFound (no such file or folder), kIoError (anything else the system says),
@@ -51,10 +51,11 @@ class FileSystem {
 
   // Protocols.
 
-  /// Puts `bytes` at `path` (mode 0600, folder must exist), at once and durably: a temporary file in
-  /// the same folder, synced, renamed, the folder synced. A reader, even after a crash, sees the old
-  /// file or the new one and never a mixture. On an error the temporary file is removed, as far as the
-  /// system lets us, and `path` has the old content (or the new, if only the last sync failed).
+  /// Puts `bytes` at `path` (mode 0600, folder must exist), at once and durably: a temporary file
+  /// in the same folder, synced, renamed, the folder synced. A reader, even after a crash, sees the
+  /// old file or the new one and never a mixture. On an error the temporary file is removed, as far
+  /// as the system lets us, and `path` has the old content (or the new, if only the last sync
+  /// failed).
   [[nodiscard]] Status publish(const std::string& path, std::string_view bytes);
 
   /// Makes a directory and its parents, those that are missing, with mode 0700.
@@ -72,10 +73,12 @@ class FileSystem {
   // Primitives.
 
   /// The whole content. kCorrupt if it is no regular file or has more than `max_bytes`.
-  [[nodiscard]] virtual Result<std::string> read_file(const std::string& path, std::int64_t max_bytes) = 0;
+  [[nodiscard]] virtual Result<std::string> read_file(const std::string& path,
+                                                      std::int64_t max_bytes) = 0;
 
   /// Names in a directory, without "." and "..", sorted.
-  [[nodiscard]] virtual Result<std::vector<std::string>> list_directory(const std::string& path) = 0;
+  [[nodiscard]] virtual Result<std::vector<std::string>> list_directory(
+      const std::string& path) = 0;
 
   [[nodiscard]] virtual Result<FileInfo> info(const std::string& path) = 0;       ///< follows links
   [[nodiscard]] virtual Result<FileInfo> link_info(const std::string& path) = 0;  ///< does not
@@ -88,15 +91,16 @@ class FileSystem {
   [[nodiscard]] virtual Status rename(const std::string& from, const std::string& to) = 0;
   [[nodiscard]] virtual Status remove_file(const std::string& path) = 0;
   [[nodiscard]] virtual Status remove_directory(const std::string& path) = 0;  ///< an empty one
-  [[nodiscard]] virtual Status make_directory(const std::string& path) = 0;    ///< 0700; ok if there is one
+  [[nodiscard]] virtual Status make_directory(
+      const std::string& path) = 0;  ///< 0700; ok if there is one
   [[nodiscard]] virtual Status sync_directory(const std::string& path) = 0;
   [[nodiscard]] virtual Status touch(const std::string& path) = 0;  ///< modified now
   [[nodiscard]] virtual Result<std::int64_t> free_bytes(const std::string& path) = 0;
   [[nodiscard]] virtual std::uint32_t user_id() const noexcept = 0;
 
-  /// One attempt, without waiting, at the lock named by `path` (an empty file, made if missing, never
-  /// removed). Empty: another holder has it. kUnsupported: there is no locking here (the file system
-  /// has none, is read-only, full or broken); go on without.
+  /// One attempt, without waiting, at the lock named by `path` (an empty file, made if missing,
+  /// never removed). Empty: another holder has it. kUnsupported: there is no locking here (the file
+  /// system has none, is read-only, full or broken); go on without.
   [[nodiscard]] virtual Result<std::optional<FileLock>> try_lock(const std::string& path) = 0;
 };
 
@@ -111,6 +115,7 @@ class FileSystem {
 [[nodiscard]] std::string base_name(const std::string& path);
 
 /// The error of a failed system call: "cannot ACTION PATH: No space left on device".
-[[nodiscard]] Status system_error(int error_number, const std::string& action, const std::string& path);
+[[nodiscard]] Status system_error(int error_number, const std::string& action,
+                                  const std::string& path);
 
 }  // namespace scanjit::os

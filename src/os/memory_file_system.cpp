@@ -69,10 +69,10 @@ struct MemoryFileSystem::State {
   /// The path with links followed in every part, and in the last one if `follow_last`.
   std::string real_path(const std::string& path, bool follow_last, int depth = 0) const {
     constexpr int kMaxLinks = 16;
-    const std::string normal = normal_path(path);
+    std::string normal = normal_path(path);
     if (normal == "/" || depth > kMaxLinks) return normal;
     const std::string parent = real_path(parent_path(normal), true, depth + 1);
-    const std::string here = join_path(parent, base_name(normal));
+    std::string here = join_path(parent, base_name(normal));
     const auto found = now.find(here);
     if (follow_last && found != now.end() && found->second->type == FileType::kSymlink) {
       return real_path(found->second->bytes, true, depth + 1);
@@ -130,7 +130,8 @@ namespace {
 
 class MemoryWriter final : public FileWriter {
  public:
-  MemoryWriter(std::shared_ptr<MemoryFileSystem::State> state, std::shared_ptr<Node> node, std::string path)
+  MemoryWriter(std::shared_ptr<MemoryFileSystem::State> state, std::shared_ptr<Node> node,
+               std::string path)
       : state_(std::move(state)), node_(std::move(node)), path_(std::move(path)) {}
 
   [[nodiscard]] Status write(std::string_view bytes) override {
@@ -142,13 +143,15 @@ class MemoryWriter final : public FileWriter {
   }
   [[nodiscard]] Status sync() override {
     const std::lock_guard lock(state_->mutex);
-    if (const int error = state_->next_call(); error != 0) return system_error(error, "sync", path_);
+    if (const int error = state_->next_call(); error != 0)
+      return system_error(error, "sync", path_);
     node_->synced_bytes = node_->bytes;
     return {};
   }
   [[nodiscard]] Status close() override {
     const std::lock_guard lock(state_->mutex);
-    if (const int error = state_->next_call(); error != 0) return system_error(error, "close", path_);
+    if (const int error = state_->next_call(); error != 0)
+      return system_error(error, "close", path_);
     return {};
   }
 
@@ -207,7 +210,8 @@ void MemoryFileSystem::crash(CrashKeeps keeps) {
   if (keeps == CrashKeeps::kSyncedOnly) state_->now = state_->synced;
   // In order of their paths: folders come before what is in them.
   for (auto entry = state_->now.begin(); entry != state_->now.end();) {
-    entry = state_->now.contains(parent_path(entry->first)) ? std::next(entry) : state_->now.erase(entry);
+    entry = state_->now.contains(parent_path(entry->first)) ? std::next(entry)
+                                                            : state_->now.erase(entry);
   }
   for (auto& [path, node] : state_->now) {
     if (node->type == FileType::kRegular) node->bytes = node->synced_bytes;
@@ -279,12 +283,17 @@ Result<std::vector<std::string>> MemoryFileSystem::list_directory(const std::str
   return names;
 }
 
-Result<FileInfo> MemoryFileSystem::info(const std::string& path) { return state_->info_of(path, true); }
-Result<FileInfo> MemoryFileSystem::link_info(const std::string& path) { return state_->info_of(path, false); }
+Result<FileInfo> MemoryFileSystem::info(const std::string& path) {
+  return state_->info_of(path, true);
+}
+Result<FileInfo> MemoryFileSystem::link_info(const std::string& path) {
+  return state_->info_of(path, false);
+}
 
 Result<std::string> MemoryFileSystem::resolve(const std::string& path) {
   const std::lock_guard lock(state_->mutex);
-  if (const int error = state_->next_call(); error != 0) return system_error(error, "resolve", path);
+  if (const int error = state_->next_call(); error != 0)
+    return system_error(error, "resolve", path);
   std::string real = state_->real_path(path, true);
   if (!state_->now.contains(real)) return system_error(ENOENT, "resolve", path);
   return real;
@@ -362,7 +371,8 @@ Status MemoryFileSystem::make_directory(const std::string& path) {
   if (const int error = state_->next_call(); error != 0) return system_error(error, action, path);
   const std::string real = state_->real_path(path, true);
   if (const auto found = state_->now.find(real); found != state_->now.end()) {
-    return found->second->type == FileType::kDirectory ? Status() : system_error(EEXIST, action, path);
+    return found->second->type == FileType::kDirectory ? Status()
+                                                       : system_error(EEXIST, action, path);
   }
   const auto parent = state_->now.find(parent_path(real));
   if (parent == state_->now.end()) return system_error(ENOENT, action, path);
@@ -377,7 +387,9 @@ Status MemoryFileSystem::sync_directory(const std::string& path) {
   if (const int error = state_->next_call(); error != 0) return system_error(error, action, path);
   const std::string folder = state_->real_path(path, true);
   if (!state_->now.contains(folder)) return system_error(ENOENT, action, path);
-  const auto inside = [&](const std::string& child) { return child != "/" && parent_path(child) == folder; };
+  const auto inside = [&](const std::string& child) {
+    return child != "/" && parent_path(child) == folder;
+  };
   std::erase_if(state_->synced, [&](const auto& entry) { return inside(entry.first); });
   for (const auto& [child, node] : state_->now) {
     if (inside(child)) state_->synced[child] = node;

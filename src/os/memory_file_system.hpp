@@ -13,7 +13,7 @@ namespace scanjit::os {
 /// What a crash keeps of changes that were not synced.
 enum class CrashKeeps {
   kSyncedOnly,  ///< names as of their folder's last sync, content as of the file's last sync
-  kNames,       ///< names as they are now, content as of the file's last sync: what a journal may do
+  kNames,  ///< names as they are now, content as of the file's last sync: what a journal may do
 };
 
 /// Starts with "/" alone, owned by user 1000, who is also the caller.
@@ -24,8 +24,8 @@ class MemoryFileSystem final : public FileSystem {
 
   // What tests do to it. None of these counts as a call.
 
-  /// The `nth` call from now (1: the next) fails with `error_number`, a write after half of its bytes;
-  /// with `persist` every later one too. Reading calls count as well.
+  /// The `nth` call from now (1: the next) fails with `error_number`, a write after half of its
+  /// bytes; with `persist` every later one too. Reading calls count as well.
   void fail_call(std::int64_t nth, int error_number, bool persist = false);
   void clear_fault();
   [[nodiscard]] std::int64_t calls() const;  ///< so far
@@ -38,7 +38,8 @@ class MemoryFileSystem final : public FileSystem {
   void set_free_bytes(std::int64_t bytes);
   void put_symlink(const std::string& path, const std::string& target);  ///< absolute target
 
-  [[nodiscard]] Result<std::string> read_file(const std::string& path, std::int64_t max_bytes) override;
+  [[nodiscard]] Result<std::string> read_file(const std::string& path,
+                                              std::int64_t max_bytes) override;
   [[nodiscard]] Result<std::vector<std::string>> list_directory(const std::string& path) override;
   [[nodiscard]] Result<FileInfo> info(const std::string& path) override;
   [[nodiscard]] Result<FileInfo> link_info(const std::string& path) override;

@@ -59,7 +59,8 @@ FileInfo to_info(const struct stat& raw) noexcept {
 
 class PosixWriter final : public FileWriter {
  public:
-  PosixWriter(FileDescriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  PosixWriter(FileDescriptor file, std::string path)
+      : file_(std::move(file)), path_(std::move(path)) {}
 
   [[nodiscard]] Status write(std::string_view bytes) override {
     while (!bytes.empty()) {
@@ -96,7 +97,7 @@ class OfdLock final : public FileLock::Hold {
   OfdLock& operator=(const OfdLock&) = delete;
   ~OfdLock() override {
     // Unlocked by hand: a child forked meanwhile shares the descriptor and would keep the lock.
-    struct flock region{};
+    struct flock region {};
     region.l_type = F_UNLCK;
     region.l_whence = SEEK_SET;
     ::fcntl(file_.get(), F_OFD_SETLK, &region);
@@ -108,11 +109,12 @@ class OfdLock final : public FileLock::Hold {
 
 class PosixFileSystem final : public FileSystem {
  public:
-  [[nodiscard]] Result<std::string> read_file(const std::string& path, std::int64_t max_bytes) override {
+  [[nodiscard]] Result<std::string> read_file(const std::string& path,
+                                              std::int64_t max_bytes) override {
     // O_NONBLOCK: opening a FIFO must not wait for a writer. It changes nothing for files.
     const FileDescriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
     if (!file.valid()) return system_error(errno, "open", path);
-    struct stat raw{};
+    struct stat raw {};
     if (::fstat(file.get(), &raw) != 0) return system_error(errno, "stat", path);
     if (!S_ISREG(raw.st_mode)) return corrupt(path + " is not a regular file", path);
     const auto too_large = [&](std::int64_t size) {
@@ -133,7 +135,8 @@ class PosixFileSystem final : public FileSystem {
       }
       if (got == 0) break;
       used += static_cast<std::size_t>(got);
-      if (used > static_cast<std::size_t>(max_bytes)) return too_large(static_cast<std::int64_t>(used));
+      if (used > static_cast<std::size_t>(max_bytes))
+        return too_large(static_cast<std::int64_t>(used));
       if (used == bytes.size()) bytes.resize(bytes.size() * 2);
     }
     bytes.resize(used);
@@ -147,7 +150,8 @@ class PosixFileSystem final : public FileSystem {
     std::vector<std::string> names;
     for (;;) {
       errno = 0;
-      const dirent* entry = ::readdir(directory);  // NOLINT(concurrency-mt-unsafe): a stream of our own
+      const dirent* entry =
+          ::readdir(directory);  // NOLINT(concurrency-mt-unsafe): a stream of our own
       if (entry == nullptr) {
         if (errno != 0) return system_error(errno, "list", path);
         break;
@@ -160,7 +164,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   [[nodiscard]] Result<FileInfo> info(const std::string& path) override {
-    struct stat raw{};
+    struct stat raw {};
     if (::stat(path.c_str(), &raw) != 0) return system_error(errno, "stat", path);
     return to_info(raw);
   }
@@ -169,13 +173,14 @@ class PosixFileSystem final : public FileSystem {
     // A trailing slash would follow the link.
     const std::size_t end = path.find_last_not_of('/');
     const std::string bare = end == std::string::npos ? path : path.substr(0, end + 1);
-    struct stat raw{};
+    struct stat raw {};
     if (::lstat(bare.c_str(), &raw) != 0) return system_error(errno, "stat", path);
     return to_info(raw);
   }
 
   [[nodiscard]] Result<std::string> resolve(const std::string& path) override {
-    const std::unique_ptr<char, void (*)(void*)> resolved(::realpath(path.c_str(), nullptr), std::free);
+    const std::unique_ptr<char, void (*)(void*)> resolved(::realpath(path.c_str(), nullptr),
+                                                          std::free);
     if (!resolved) return system_error(errno, "resolve", path);
     return std::string(resolved.get());
   }
@@ -187,7 +192,8 @@ class PosixFileSystem final : public FileSystem {
   }
 
   [[nodiscard]] Status rename(const std::string& from, const std::string& to) override {
-    if (std::rename(from.c_str(), to.c_str()) != 0) return system_error(errno, "rename " + from + " to", to);
+    if (std::rename(from.c_str(), to.c_str()) != 0)
+      return system_error(errno, "rename " + from + " to", to);
     return {};
   }
 
@@ -223,13 +229,15 @@ class PosixFileSystem final : public FileSystem {
   }
 
   [[nodiscard]] Status touch(const std::string& path) override {
-    if (::utimensat(AT_FDCWD, path.c_str(), nullptr, 0) != 0) return system_error(errno, "touch", path);
+    if (::utimensat(AT_FDCWD, path.c_str(), nullptr, 0) != 0)
+      return system_error(errno, "touch", path);
     return {};
   }
 
   [[nodiscard]] Result<std::int64_t> free_bytes(const std::string& path) override {
-    struct statvfs raw{};
-    if (::statvfs(path.c_str(), &raw) != 0) return system_error(errno, "ask the free space of", path);
+    struct statvfs raw {};
+    if (::statvfs(path.c_str(), &raw) != 0)
+      return system_error(errno, "ask the free space of", path);
     std::int64_t bytes = 0;
     if (__builtin_mul_overflow(raw.f_bavail, raw.f_frsize, &bytes)) {
       bytes = std::numeric_limits<std::int64_t>::max();
@@ -245,7 +253,7 @@ class PosixFileSystem final : public FileSystem {
     };
     FileDescriptor file = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (!file.valid()) return no_locking(errno);
-    struct flock region{};  // from 0 to the end, whatever the length; l_pid must be 0
+    struct flock region {};  // from 0 to the end, whatever the length; l_pid must be 0
     region.l_type = F_WRLCK;
     region.l_whence = SEEK_SET;
     int result = 0;

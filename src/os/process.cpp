@@ -75,8 +75,8 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& own)
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('=') + 1);
-    const bool replaced =
-        std::any_of(own.begin(), own.end(), [&](const std::string& other) { return other.starts_with(name); });
+    const bool replaced = std::any_of(
+        own.begin(), own.end(), [&](const std::string& other) { return other.starts_with(name); });
     if (!replaced) merged.emplace_back(text);
   }
   return merged;
@@ -151,7 +151,8 @@ struct Process::State {
   void take_error() {
     take(error, [&](std::string_view bytes) {
       error_kept.append(bytes);
-      if (error_kept.size() > kKeptErrorBytes) error_kept.erase(0, error_kept.size() - kKeptErrorBytes);
+      if (error_kept.size() > kKeptErrorBytes)
+        error_kept.erase(0, error_kept.size() - kKeptErrorBytes);
     });
   }
 
@@ -161,8 +162,8 @@ struct Process::State {
     while (error >= 0 && ::poll(&polled, 1, 0) > 0) take_error();
   }
 
-  /// Waits until one of `events` happens on the child's pipes, and takes what came. Input can be written
-  /// if the answer is true.
+  /// Waits until one of `events` happens on the child's pipes, and takes what came. Input can be
+  /// written if the answer is true.
   bool pump(bool want_write, const Deadline& deadline) {
     std::array<pollfd, 3> polled = {pollfd{output, POLLIN, 0}, pollfd{error, POLLIN, 0},
                                     pollfd{want_write ? input : -1, POLLOUT, 0}};
@@ -194,7 +195,8 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
   auto state = std::make_unique<State>();
   state->name = options.argv[0];
   const auto failed = [&](const char* what, int error_number) {
-    return io_error("cannot start " + state->name + ": " + what + ": " + error_text(error_number), state->name);
+    return io_error("cannot start " + state->name + ": " + what + ": " + error_text(error_number),
+                    state->name);
   };
   // All ends are closed on exec; the child gets its three by dup2.
   std::array<int, 2> input_pair = {-1, -1};
@@ -206,7 +208,8 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
       for (int* end : ends) close_fd(*end);
     }
   } const closer{{&input_pair[1], &output_pair[1], &error_pair[1]}};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input_pair.data()) != 0) return failed("socketpair", errno);
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input_pair.data()) != 0)
+    return failed("socketpair", errno);
   state->input = input_pair[0];
   if (::pipe2(output_pair.data(), O_CLOEXEC) != 0) return failed("pipe2", errno);
   state->output = output_pair[0];
@@ -218,7 +221,8 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
   SpawnPlan plan;
   ::posix_spawn_file_actions_adddup2(&plan.actions, input_pair[1], STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&plan.actions, output_pair[1], STDOUT_FILENO);
-  if (options.capture_stderr) ::posix_spawn_file_actions_adddup2(&plan.actions, error_pair[1], STDERR_FILENO);
+  if (options.capture_stderr)
+    ::posix_spawn_file_actions_adddup2(&plan.actions, error_pair[1], STDERR_FILENO);
   // A host that ignores SIGPIPE or blocks signals must not hand that down.
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -243,8 +247,10 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
 Status Process::write(std::string_view bytes, std::int64_t timeout_ms) {
   const Deadline deadline(timeout_ms);
   while (!bytes.empty()) {
-    if (state_->input < 0) return {ErrorCode::kCancelled, "the input of " + state_->name + " is closed"};
-    const ssize_t sent = ::send(state_->input, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (state_->input < 0)
+      return {ErrorCode::kCancelled, "the input of " + state_->name + " is closed"};
+    const ssize_t sent =
+        ::send(state_->input, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
       continue;
@@ -279,7 +285,8 @@ Result<std::optional<std::string>> Process::read_line(std::int64_t timeout_ms) {
     }
     searched = pending.size();
     if (pending.size() > kMaxOutputBytes) {
-      return corrupt(state_->name + " printed a line of more than " + std::to_string(kMaxOutputBytes) + " bytes");
+      return corrupt(state_->name + " printed a line of more than " +
+                     std::to_string(kMaxOutputBytes) + " bytes");
     }
     if (state_->output < 0) {
       if (pending.empty()) return std::optional<std::string>();
@@ -320,12 +327,13 @@ std::string Process::error_output() {
   return state_->error_kept;
 }
 
-Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_view input, std::int64_t timeout_ms) {
+Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_view input,
+                                  std::int64_t timeout_ms) {
   const Deadline deadline(timeout_ms);
   SCANJIT_ASSIGN_OR_RETURN(Process process, Process::spawn(options));
   const auto too_long = [&] {
-    return Status(ErrorCode::kTimeout,
-                  options.argv[0] + " did not end within " + std::to_string(timeout_ms) + " ms and was killed");
+    return Status(ErrorCode::kTimeout, options.argv[0] + " did not end within " +
+                                           std::to_string(timeout_ms) + " ms and was killed");
   };
   const Status written = process.write(input, deadline.left_ms());
   if (written.code() == ErrorCode::kTimeout) return too_long();
@@ -335,7 +343,8 @@ Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_vie
   while (state.output >= 0) {
     state.pump(false, deadline);
     if (state.output_pending.size() > kMaxOutputBytes) {
-      return corrupt(options.argv[0] + " printed more than " + std::to_string(kMaxOutputBytes) + " bytes");
+      return corrupt(options.argv[0] + " printed more than " + std::to_string(kMaxOutputBytes) +
+                     " bytes");
     }
     if (state.output >= 0 && deadline.passed()) return too_long();
   }

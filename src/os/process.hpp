@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Child processes: started without a shell, talked to over pipes, never waited for without a limit.
+/// Child processes: started without a shell, talked to over pipes, never waited for without a
+/// limit.
 
 #include <cstdint>
 #include <memory>
@@ -56,7 +57,8 @@ class Process {
 
   /// Its exit status, if it has ended in that time.
   [[nodiscard]] Result<std::optional<ExitStatus>> wait(std::int64_t timeout_ms);
-  void kill() noexcept;  ///< SIGKILL, and reap; one that hangs in the kernel is left after 10 seconds
+  void
+  kill() noexcept;  ///< SIGKILL, and reap; one that hangs in the kernel is left after 10 seconds
 
   /// The last 64 KiB of standard error so far, if captured.
   [[nodiscard]] std::string error_output();
@@ -70,9 +72,9 @@ class Process {
   std::unique_ptr<State> state_;
 };
 
-/// Runs a program to its end: gives it `input`, takes all its output. kTimeout (it is killed), kCorrupt
-/// (more than 64 MiB of output), and as `Process::spawn`.
-[[nodiscard]] Result<ProcessOutput> run_process(const ProcessOptions& options, std::string_view input,
-                                                std::int64_t timeout_ms);
+/// Runs a program to its end: gives it `input`, takes all its output. kTimeout (it is killed),
+/// kCorrupt (more than 64 MiB of output), and as `Process::spawn`.
+[[nodiscard]] Result<ProcessOutput> run_process(const ProcessOptions& options,
+                                                std::string_view input, std::int64_t timeout_ms);
 
 }  // namespace scanjit::os

@@ -1,4 +1,5 @@
-// A server embeds scanjit in these lines: make an engine once, a plan per shape, and launch on a stream.
+// A server embeds scanjit in these lines: make an engine once, a plan per shape, and launch on a
+// stream.
 
 #include <cstdio>
 
@@ -8,9 +9,11 @@
 static scanjit::Status scan(scanjit::Engine& engine, const scanjit::GatedDeltaHProblem& problem,
                             const scanjit::GatedDeltaHArgs& args, scanjit::Workspace workspace,
                             scanjit::Stream stream) {
-  scanjit::Result<scanjit::Plan> plan = engine.plan(problem);  // compiles and tunes on the first call
+  scanjit::Result<scanjit::Plan> plan =
+      engine.plan(problem);  // compiles and tunes on the first call
   if (!plan.ok()) return plan.status();
-  std::printf("config %s: %s\n", scanjit::to_string(plan->why().config).c_str(), plan->why().text.c_str());
+  std::printf("config %s: %s\n", scanjit::to_string(plan->why().config).c_str(),
+              plan->why().text.c_str());
   return plan->launch(args, workspace, stream);
 }
 

@@ -34,7 +34,8 @@ TEST_CASE("Each variable lands in its own field, and an unset one is empty", "[c
     CHECK(with.*field == "/a value");
     CHECK((without.*field).empty());
     int changed = 0;
-    for (const auto& other : fields) changed += with.*(other.second) != without.*(other.second) ? 1 : 0;
+    for (const auto& other : fields)
+      changed += with.*(other.second) != without.*(other.second) ? 1 : 0;
     CHECK(changed == 1);
   }
 }

@@ -13,7 +13,8 @@ using scanjit::Status;
 TEST_CASE("guard hands through what the body returns", "[core]") {
   CHECK(guard([] { return Status(); }).ok());
   CHECK(guard([] { return scanjit::not_found("no such thing"); }).code() == ErrorCode::kNotFound);
-  const Result<std::string> text = guard([]() -> Result<std::string> { return std::string("value"); });
+  const Result<std::string> text =
+      guard([]() -> Result<std::string> { return std::string("value"); });
   REQUIRE(text.ok());
   CHECK(*text == "value");
 }

@@ -35,7 +35,8 @@ TEST_CASE("A log hands each line to its sink, unchanged and with its level", "[c
   log.warning("");
   log.error(std::string("with a zero \0 inside", 20));
   REQUIRE(lines.all.size() == 4);
-  CHECK(lines.all[0] == std::pair(LogLevel::kDebug, std::string("plain {} %s text\nwith a second line")));
+  CHECK(lines.all[0] ==
+        std::pair(LogLevel::kDebug, std::string("plain {} %s text\nwith a second line")));
   CHECK(lines.all[1] == std::pair(LogLevel::kInfo, std::string("made when wanted")));
   CHECK(lines.all[2] == std::pair(LogLevel::kWarning, std::string()));
   CHECK(lines.all[3].first == LogLevel::kError);

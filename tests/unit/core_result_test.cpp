@@ -12,7 +12,8 @@ using scanjit::Status;
 namespace {
 
 Result<int> half(int value) {
-  if (value % 2 != 0) return scanjit::invalid_argument("value is " + std::to_string(value) + ", must be even");
+  if (value % 2 != 0)
+    return scanjit::invalid_argument("value is " + std::to_string(value) + ", must be even");
   return value / 2;
 }
 
@@ -46,7 +47,8 @@ TEST_CASE("Errors travel up unchanged, and context goes before the sentence", "[
   const Status inner = check_quarter(6);
   CHECK(inner.code() == ErrorCode::kInvalidArgument);
   CHECK(inner.message() == "value is 3, must be even");
-  CHECK(inner.with_context("tensor k").to_string() == "invalid_argument: tensor k: value is 3, must be even");
+  CHECK(inner.with_context("tensor k").to_string() ==
+        "invalid_argument: tensor k: value is 3, must be even");
   CHECK(Status().with_context("nothing").ok());
   CHECK(scanjit::io_error("no", "/a/b").with_context("x").details().path == "/a/b");
 }

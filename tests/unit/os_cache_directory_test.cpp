@@ -21,7 +21,8 @@ Environment full_environment() {
 
 }  // namespace
 
-TEST_CASE("The first of option, SCANJIT_CACHE_DIR, XDG_CACHE_HOME, HOME and password database wins", "[os]") {
+TEST_CASE("The first of option, SCANJIT_CACHE_DIR, XDG_CACHE_HOME, HOME and password database wins",
+          "[os]") {
   Environment environment = full_environment();
   const auto home = [] { return std::string("/home/database"); };
   CHECK(choose_cache_directory("/option", environment, home).path == "/option");

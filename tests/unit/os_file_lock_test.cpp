@@ -150,6 +150,7 @@ TEST_CASE("Where there is no locking the answer says so and is not 'held'", "[os
     memory.fail_call(1, error);
     CHECK(memory.try_lock("/lock").status().code() == ErrorCode::kUnsupported);
   }
-  CHECK(posix_file_system().try_lock("/no/such/folder/lock").status().code() == ErrorCode::kUnsupported);
+  CHECK(posix_file_system().try_lock("/no/such/folder/lock").status().code() ==
+        ErrorCode::kUnsupported);
   CHECK(posix_file_system().try_lock("/proc/lock").status().code() == ErrorCode::kUnsupported);
 }

@@ -99,14 +99,16 @@ TEST_CASE("Errors carry the path and the system's words", "[os]") {
 TEST_CASE("A FIFO is refused and not waited for", "[os]") {
   const TemporaryDirectory folder;
   REQUIRE(::mkfifo(folder.file("fifo").c_str(), 0600) == 0);
-  CHECK(posix_file_system().read_file(folder.file("fifo"), 10).status().code() == ErrorCode::kCorrupt);
+  CHECK(posix_file_system().read_file(folder.file("fifo"), 10).status().code() ==
+        ErrorCode::kCorrupt);
 }
 
 TEST_CASE("A file whose size says 0 is read to its end", "[os]") {
   const auto status = posix_file_system().read_file("/proc/self/status", 1 << 20);
   REQUIRE(status.ok());
   CHECK(status->find("Pid:") != std::string::npos);
-  CHECK(posix_file_system().read_file("/proc/self/status", 8).status().code() == ErrorCode::kCorrupt);
+  CHECK(posix_file_system().read_file("/proc/self/status", 8).status().code() ==
+        ErrorCode::kCorrupt);
 }
 
 TEST_CASE("Links are followed by info and not by link_info", "[os]") {

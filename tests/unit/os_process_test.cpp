@@ -77,8 +77,10 @@ TEST_CASE("A program that hangs is killed at its time limit", "[os]") {
   CHECK(took >= 190);
   CHECK(took < 10'000);
   // One that takes no input, and one that has closed its output and hangs.
-  CHECK(run_process(options, std::string(4 << 20, 'x'), 200).status().code() == ErrorCode::kTimeout);
-  CHECK(run_process(shell("exec >&- 2>&-; exec sleep 100"), "", 200).status().code() == ErrorCode::kTimeout);
+  CHECK(run_process(options, std::string(4 << 20, 'x'), 200).status().code() ==
+        ErrorCode::kTimeout);
+  CHECK(run_process(shell("exec >&- 2>&-; exec sleep 100"), "", 200).status().code() ==
+        ErrorCode::kTimeout);
 }
 
 TEST_CASE("A conversation line by line", "[os]") {
@@ -131,8 +133,9 @@ TEST_CASE("A killed child is reaped and says so; a dropped one is killed", "[os]
 }
 
 TEST_CASE("A child that fills standard error still ends, and the last of it is kept", "[os]") {
-  const auto result =
-      run_process(shell("i=0; while [ $i -lt 20000 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2"), "", kLongMs);
+  const auto result = run_process(
+      shell("i=0; while [ $i -lt 20000 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2"),
+      "", kLongMs);
   REQUIRE(result.ok());
   CHECK(result->error_output.size() <= 65536);
   CHECK(result->error_output.ends_with("last\n"));
@@ -141,7 +144,8 @@ TEST_CASE("A child that fills standard error still ends, and the last of it is k
 TEST_CASE("Given variables are added and replace those of the same name", "[os]") {
   ::setenv("SCANJIT_TEST_KEPT", "kept", 1);
   ::setenv("SCANJIT_TEST_CHANGED", "old", 1);
-  ProcessOptions options = shell("echo $SCANJIT_TEST_KEPT $SCANJIT_TEST_CHANGED $SCANJIT_TEST_ADDED");
+  ProcessOptions options =
+      shell("echo $SCANJIT_TEST_KEPT $SCANJIT_TEST_CHANGED $SCANJIT_TEST_ADDED");
   options.environment = {"SCANJIT_TEST_CHANGED=new", "SCANJIT_TEST_ADDED=added"};
   const auto result = run_process(options, "", kLongMs);
   ::unsetenv("SCANJIT_TEST_KEPT");

@@ -39,7 +39,9 @@ std::size_t count_temporary(const std::vector<std::string>& names) {
 
 }  // namespace
 
-TEST_CASE("A publication that fails at any step leaves the old file or the new, and nothing beside it", "[os]") {
+TEST_CASE(
+    "A publication that fails at any step leaves the old file or the new, and nothing beside it",
+    "[os]") {
   for (const int error : {ENOSPC, EIO, EROFS, EDQUOT}) {
     bool succeeded = false;
     for (std::int64_t step = 1; !succeeded; ++step) {
@@ -118,7 +120,9 @@ TEST_CASE("Readers beside writers see one whole version", "[os]") {
     threads.emplace_back([&] {
       while (!stop) {
         const auto bytes = files.read_file(path, kLimit);
-        if (!bytes.ok() || bytes->size() != kSize || bytes->find_first_not_of((*bytes)[0]) != std::string::npos) ++bad;
+        if (!bytes.ok() || bytes->size() != kSize ||
+            bytes->find_first_not_of((*bytes)[0]) != std::string::npos)
+          ++bad;
         ++reads;
       }
     });
@@ -176,7 +180,8 @@ TEST_CASE("A full disk is an error of the machine's file system too, and leaves 
   REQUIRE(posix_file_system().publish(path, kOld).ok());
   const pid_t child = ::fork();
   if (child == 0) {
-    // The limit on a file's size stands in for the full disk: write gives EFBIG after a short write.
+    // The limit on a file's size stands in for the full disk: write gives EFBIG after a short
+    // write.
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{1500, 1500};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(9);

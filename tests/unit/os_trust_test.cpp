@@ -42,7 +42,8 @@ TEST_CASE("A directory into which somebody else could put code is refused", "[os
     CAPTURE(mode);
     files.set_mode("/home/cache", mode);
     check_refused(files.check_trusted_directory("/home/cache"), "chmod 700");
-    check_refused(files.check_trusted_directory("/home/cache", TrustedOwner::kSelfOrRoot), "chmod 700");
+    check_refused(files.check_trusted_directory("/home/cache", TrustedOwner::kSelfOrRoot),
+                  "chmod 700");
   }
   files.set_mode("/home/cache", 0700);
   files.set_owner("/home/cache", kStranger);
