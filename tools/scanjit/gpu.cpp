@@ -1,0 +1,41 @@
+#include "gpu.hpp"
+
+#include <utility>
+
+#include "commit.hpp"
+#include "cuda/memory.hpp"
+
+namespace scanjit::cli {
+
+Result<Gpu> open_gpu(Session& session, EngineOptions options) {
+  options.log = session.log_sink();
+  SCANJIT_ASSIGN_OR_RETURN(engine::Parts parts, engine::process_parts());
+  parts.environment = session.environment;
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, engine::create_engine(options, std::move(parts)));
+  engine::Internals& internals = engine::internals(engine);
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
+  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
+  SCANJIT_ASSIGN_OR_RETURN(cuda::ScopedContext scope, cuda::ScopedContext::enter(internals.api(), context.context));
+  SCANJIT_ASSIGN_OR_RETURN(cuda::OwnedStream stream,
+                           cuda::OwnedStream::create(internals.api(), cuda::OwnedStream::Priority::kNormal));
+  return Gpu{std::move(engine), internals, limits, context, std::move(scope), std::move(stream)};
+}
+
+Result<std::int64_t> usable_memory(const Gpu& gpu) {
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::MemoryInfo memory, cuda::memory_info(gpu.api()));
+  return memory.free_bytes - memory.free_bytes / 16;
+}
+
+Json provenance(Session& session, engine::Internals& internals) {
+  Json head;
+  head["gpu"] = internals.facts.name;
+  head["driver"] = internals.facts.driver;
+  const Result<std::string> nvrtc = internals.provider->toolchain();
+  head["nvrtc"] = nvrtc.ok() ? *nvrtc : "";
+  head["scanjit"] = engine::version();
+  head["commit"] = SCANJIT_COMMIT;
+  head["command"] = shell_line(session.arguments);
+  return head;
+}
+
+}  // namespace scanjit::cli
