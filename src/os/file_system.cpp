@@ -1,13 +1,16 @@
 #include "os/file_system.hpp"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
-#include <random>
 #include <system_error>
+
+#include "os/clock.hpp"
 
 namespace scanjit::os {
 namespace {
@@ -17,11 +20,14 @@ constexpr std::string_view kTemporaryPrefix = ".tmp-";
 /// A name that no other process or thread on any machine that shares the folder picks.
 std::string temporary_name() {
   static std::atomic<std::uint32_t> counter{0};
-  // random_device reads the system's generator anew each time: a forked child does not repeat its
-  // parent.
-  std::random_device random;
+  // Asked of the system each time: a forked child does not repeat its parent. If the system has
+  // none to give, process number, time and counter still differ on one machine.
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+    random = static_cast<std::uint64_t>(steady_clock().now_us());
+  }
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x-%x-%x", random(), random(),
+  std::snprintf(text.data(), text.size(), "%016" PRIx64 "-%x-%x", random,
                 static_cast<unsigned>(::getpid()), counter.fetch_add(1));
   return std::string(kTemporaryPrefix) + text.data();
 }
