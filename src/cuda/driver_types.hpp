@@ -196,7 +196,8 @@ struct CUdevResource {
 
 // --- tensor maps --------------------------------------------------------------------------------
 
-struct alignas(64) CUtensorMap {
+// CUDA 12 asks for 64 bytes of alignment, CUDA 13 for 128.
+struct alignas(128) CUtensorMap {
   std::uint64_t opaque[16];
 };
 
