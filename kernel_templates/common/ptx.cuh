@@ -10,6 +10,10 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
 
 // --- asynchronous copies, global to shared -------------------------------------------------------
 
+// 16 bytes.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
 // 16 bytes, of which the first `bytes` (0 or 16) are read and the rest is zero.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)

@@ -17,7 +17,7 @@
 //           each step waits for its slab, meets at one barrier, and refills the slab of the step
 //           before. One copy group is committed per step, so the waits are compile-time counts.
 // barriers  __syncthreads once a step. Before step w0: the state tile is written. Before step k0:
-//           v'' and v_new tiles are written and the chunk's u and gates are no longer read.
+//           v'' and v_new tiles are written, h has left the state tile, the chunk's u and gates are read.
 // numerics  accumulators f32; key and token order of every dot is ascending in groups of 16 and no sum
 //           is split, so all configs give the same bits.
 // arch      sm_80 and later.
@@ -57,38 +57,59 @@ struct GatedDeltaHTraits {
 
   static constexpr int kStateRows = Cfg::LAYOUT_VK ? BV : kPaddedK, kStateColumns = Cfg::LAYOUT_VK ? kPaddedK : BV;
   static constexpr int kPad = gated_delta_h::kRowPad;
+  // Columns of the state tile as threads share them out: [value][key] rows rounded up to a power of two.
+  static constexpr int kStoreColumns = Cfg::LAYOUT_VK ? gated_delta_h::power_of_two(kPaddedK) : BV;
+  static constexpr int kStoreKeys = Cfg::LAYOUT_VK ? kStoreColumns : kPaddedK;
   // The larger of the two layouts, in elements.
   static constexpr int kStateElements =
       kPaddedK * (BV + kPad) > BV * (kPaddedK + kPad) ? kPaddedK * (BV + kPad) : BV * (kPaddedK + kPad);
 
-  template <int COUNT, class T>
+  // A tile that may be absent; TAG keeps absent ones apart, so that none of them takes room.
+  template <int TAG, int COUNT, class T>
   struct Optional { T value[COUNT]; __device__ T* get() { return value; } };
-  template <class T>
-  struct Optional<0, T> { __device__ T* get() { return nullptr; } };
+  template <int TAG, class T>
+  struct Optional<TAG, 0, T> { __device__ T* get() { return nullptr; } };
 
   struct alignas(16) SharedStorage {
     u16 w[STAGES][BT][BK + kPad];
     u16 k[STAGES][BT][BK + kPad];
     u16 u[kUSlots][BT][BV + kPad];
-    [[no_unique_address]] Optional<kStateTile ? kStateElements : 0, u16> state;   // round(S), as h is laid out
-    [[no_unique_address]] Optional<Cfg::HAS_V_NEW ? BT*(BV + kPad) : 0, u16> v_new;  // [BT][BV + kPad]
-    [[no_unique_address]] Optional<kExchange ? BV*(BT + kPad) : 0, u16> v_scaled;    // v''^T [BV][BT + kPad]
-    [[no_unique_address]] Optional<Cfg::HAS_G ? kUSlots * BT : 0, float> g;
-    [[no_unique_address]] Optional<Cfg::HAS_GK ? kUSlots * kPaddedK : 0, float> gk;
+    [[no_unique_address]] Optional<0, kStateTile ? kStateElements : 0, u16> state;   // round(S), as h is laid out
+    [[no_unique_address]] Optional<1, Cfg::HAS_V_NEW ? BT*(BV + kPad) : 0, u16> v_new;  // [BT][BV + kPad]
+    [[no_unique_address]] Optional<2, kExchange ? BV*(BT + kPad) : 0, u16> v_scaled;    // v''^T [BV][BT + kPad]
+    [[no_unique_address]] Optional<3, Cfg::HAS_G ? kUSlots * BT : 0, float> g;
+    [[no_unique_address]] Optional<4, Cfg::HAS_GK ? kUSlots * kPaddedK : 0, float> gk;
   };
   static constexpr int kSmemBytes = sizeof(SharedStorage);
 };
 
-// What a block works on, and its threads' places.
+// A thread's share of a tile of ROWS x COLUMNS 16-bit elements: one vector of 8 columns in every kStep-th
+// row, kPasses times.
+template <class Cfg, int ROWS, int COLUMNS>
+struct TileShare {
+  static constexpr int kThreads = GatedDeltaHTraits<Cfg>::kThreads, kVectors = COLUMNS / 8;
+  static_assert(kVectors <= 32 && kThreads % kVectors == 0, "a row of a tile must be 1, 2, 4, 8, 16 or 32 vectors");
+  static constexpr int kStep = kThreads / kVectors, kPasses = (ROWS + kStep - 1) / kStep;
+  static constexpr bool kEven = ROWS % kStep == 0;  // every thread has a row in every pass
+  __device__ static __forceinline__ int row() { return static_cast<int>(threadIdx.x) / kVectors; }
+  __device__ static __forceinline__ int column() { return static_cast<int>(threadIdx.x) % kVectors * 8; }
+};
+
+// A token tensor read chunk by chunk: this thread's place in the next tile.
+struct TokenStream {
+  const u16* from;  // unaligned tensors: the tile's first element
+  i64 stride;       // between tokens
+};
+
+// What a block works on, its threads' places, and how far the rings are filled.
 template <class Cfg>
 struct ScanBlock {
   using Traits = GatedDeltaHTraits<Cfg>;
   using Shared = typename Traits::SharedStorage;
-  static constexpr int BT = Cfg::BT, BV = Cfg::BV, BK = Cfg::BK, K = Cfg::K, V = Cfg::V;
+  static constexpr int BT = Cfg::BT, BV = Cfg::BV, BK = Cfg::BK;
 
   const gated_delta_h::ScanParams& p;
   Shared& shared;
-  i64 n;            // sequence
   int hv, hk;       // value head, its key head
   int v0;           // first value column
   i64 row0;         // first token row of the sequence
@@ -98,82 +119,125 @@ struct ScanBlock {
 
   int lane, group, member;  // member: which of the group's warps
 
+  TokenStream w, k, u;
+  u16 *h, *v_new;                      // this thread's place in the next tiles to store
+  int w_next = 0, k_next = 0;          // next slab of each ring to ask for
+  int w_slot = 0, k_slot = 0, u_slot = 0;  // and the slots for them and for u
+
   __device__ __forceinline__ int valid_tokens(int chunk) const {
     const i64 left = tokens - static_cast<i64>(chunk) * BT;
     return left < BT ? static_cast<int>(left) : BT;
   }
-  __device__ __forceinline__ const u16* token_row(const void* base, i64 stride, i64 row, i64 column) const {
-    return static_cast<const u16*>(base) + row * stride + column;
+};
+
+// One tile on its way from global to shared memory, issued in pieces between tensor instructions.
+template <class Cfg, int ROWS, int COLUMNS>
+struct TileCopy {
+  using Share = TileShare<Cfg, ROWS, COLUMNS>;
+  static constexpr int kPitch = COLUMNS + GatedDeltaHTraits<Cfg>::kPad;
+  bool whole = false;  // aligned, and every row and column exists
+  u16* to = nullptr;
+  const u16* from = nullptr;
+  i64 pass_stride = 0;
+
+  // Rows from `valid` on and columns from `columns` on become zero.
+  __device__ __forceinline__ void start(u16* tile, const TokenStream& stream, int valid, int columns) {
+    if (Cfg::ALIGNED && valid == ROWS && columns >= COLUMNS) {
+      whole = true;
+      to = tile + Share::row() * kPitch + Share::column();
+      from = stream.from;
+      pass_stride = stream.stride * Share::kStep;
+      return;
+    }
+    if constexpr (Cfg::ALIGNED) {
+      const u16* first = stream.from - Share::row() * stream.stride - Share::column();
+#pragma unroll 2
+      for (int row = Share::row(); row < ROWS; row += Share::kStep) {
+        const bool inside = row < valid && Share::column() < columns;
+        // An address inside the tensor even where nothing is read.
+        copy_async_16(tile + row * kPitch + Share::column(), inside ? first + row * stream.stride + Share::column() : first, inside ? 16 : 0);
+      }
+    } else {
+#pragma unroll 8
+      for (int i = static_cast<int>(threadIdx.x); i < ROWS * COLUMNS; i += Share::kThreads) {
+        const int row = i / COLUMNS, column = i % COLUMNS;
+        tile[row * kPitch + column] = row < valid && column < columns ? stream.from[row * stream.stride + column] : static_cast<u16>(0);
+      }
+    }
+  }
+
+  // Piece `part` of `parts`, in order.
+  __device__ __forceinline__ void issue(int part, int parts) {
+    if constexpr (Cfg::ALIGNED) {
+#pragma unroll
+      for (int pass = 0; pass < Share::kPasses; ++pass) {
+        if (pass < part * Share::kPasses / parts || pass >= (part + 1) * Share::kPasses / parts) continue;
+        if (whole && (Share::kEven || Share::row() + pass * Share::kStep < ROWS)) copy_async_16(to + pass * Share::kStep * kPitch, from);
+        from += pass_stride;
+      }
+    }
   }
 };
 
-// tile[ROWS][COLUMNS] <- ROWS token rows of `columns` elements; rows from `valid` on and columns past
-// the end become zero.
-template <class Cfg, int ROWS, int COLUMNS, int PITCH>
-__device__ __forceinline__ void load_rows(u16* tile, const u16* global, i64 stride, int valid, int columns) {
-  constexpr int kThreads = GatedDeltaHTraits<Cfg>::kThreads;
-  if constexpr (Cfg::ALIGNED) {
-    constexpr int kVectors = COLUMNS / 8, kCount = ROWS * kVectors;
-#pragma unroll
-    for (int first = 0; first < kCount; first += kThreads) {
-      const int i = first + static_cast<int>(threadIdx.x);
-      if (kCount % kThreads == 0 || i < kCount) {
-        const int row = i / kVectors, column = i % kVectors * 8;
-        const bool inside = row < valid && column < columns;
-        // An address inside the tensor even where nothing is read.
-        const u16* from = inside ? global + row * stride + column : global;
-        copy_async_16(tile + row * PITCH + column, from, inside ? 16 : 0);
-      }
-    }
-  } else {
-#pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.x); i < ROWS * COLUMNS; i += kThreads) {
-      const int row = i / COLUMNS, column = i % COLUMNS;
-      tile[row * PITCH + column] = row < valid && column < columns ? global[row * stride + column] : static_cast<u16>(0);
-    }
-  }
-}
-
-// Slab number `slab` of the sequence's w (with u and the gates if it is a chunk's last) into its slot.
+// What is refilled during one step: the next slab of w (with u and the gates, if it is a chunk's last) or
+// of k.
 template <class Cfg>
-__device__ __forceinline__ void load_w(const ScanBlock<Cfg>& block, int slab, int slot) {
+struct Refill {
+  TileCopy<Cfg, Cfg::BT, Cfg::BK> slab;
+  TileCopy<Cfg, Cfg::BT, Cfg::BV> u;
+  __device__ __forceinline__ void issue(int part, int parts) {
+    slab.issue(part, parts);
+    u.issue(part, parts);
+  }
+};
+
+template <class Cfg>
+__device__ __forceinline__ void begin_w(ScanBlock<Cfg>& block, Refill<Cfg>& refill) {
   using Traits = GatedDeltaHTraits<Cfg>;
   constexpr int kSlabs = Traits::kSlabs, BT = Cfg::BT;
-  const int chunk = slab / kSlabs, part = slab % kSlabs;
+  const int chunk = block.w_next / kSlabs, part = block.w_next % kSlabs;
   if (chunk >= block.chunks) return;
-  const auto& p = block.p;
   const int valid = block.valid_tokens(chunk);
+  refill.slab.start(&block.shared.w[block.w_slot][0][0], block.w, valid, Cfg::K - part * Cfg::BK);
+  ++block.w_next;
+  if (++block.w_slot == Cfg::STAGES) block.w_slot = 0;
+  if (part != kSlabs - 1) {
+    block.w.from += Cfg::BK;
+    return;
+  }
+  block.w.from += BT * block.w.stride - (kSlabs - 1) * Cfg::BK;
+  refill.u.start(&block.shared.u[block.u_slot][0][0], block.u, valid, Cfg::V - block.v0);
+  block.u.from += BT * block.u.stride;
+  const auto& p = block.p;
   const i64 row = block.row0 + static_cast<i64>(chunk) * BT;
-  load_rows<Cfg, BT, Cfg::BK, Cfg::BK + Traits::kPad>(
-      &block.shared.w[slot][0][0], block.token_row(p.w, p.w_stride, row, static_cast<i64>(block.hv) * Cfg::K + part * Cfg::BK),
-      p.w_stride, valid, Cfg::K - part * Cfg::BK);
-  if (part != kSlabs - 1) return;
-
-  const int u_slot = chunk % Traits::kUSlots;
-  load_rows<Cfg, BT, Cfg::BV, Cfg::BV + Traits::kPad>(
-      &block.shared.u[u_slot][0][0], block.token_row(p.u, p.u_stride, row, static_cast<i64>(block.hv) * Cfg::V + block.v0),
-      p.u_stride, valid, Cfg::V - block.v0);
   if constexpr (Cfg::HAS_G) {
     for (int i = static_cast<int>(threadIdx.x); i < BT; i += Traits::kThreads)
-      copy_async_4(block.shared.g.get() + u_slot * BT + i, p.g + (row + (i < valid ? i : 0)) * p.g_stride + block.hv, i < valid ? 4 : 0);
+      copy_async_4(block.shared.g.get() + block.u_slot * BT + i, p.g + (row + (i < valid ? i : 0)) * p.g_stride + block.hv, i < valid ? 4 : 0);
   }
   if constexpr (Cfg::HAS_GK) {
     const float* last = p.gk + (row + valid - 1) * p.gk_stride + static_cast<i64>(block.hv) * Cfg::K;
     for (int i = static_cast<int>(threadIdx.x); i < Traits::kPaddedK; i += Traits::kThreads)
-      copy_async_4(block.shared.gk.get() + u_slot * Traits::kPaddedK + i, last + (i < Cfg::K ? i : 0), i < Cfg::K ? 4 : 0);
+      copy_async_4(block.shared.gk.get() + block.u_slot * Traits::kPaddedK + i, last + (i < Cfg::K ? i : 0), i < Cfg::K ? 4 : 0);
   }
+  if (++block.u_slot == Traits::kUSlots) block.u_slot = 0;
 }
 
 template <class Cfg>
-__device__ __forceinline__ void load_k(const ScanBlock<Cfg>& block, int slab, int slot) {
+__device__ __forceinline__ void begin_k(ScanBlock<Cfg>& block, Refill<Cfg>& refill) {
   using Traits = GatedDeltaHTraits<Cfg>;
-  const int chunk = slab / Traits::kSlabs, part = slab % Traits::kSlabs;
+  const int chunk = block.k_next / Traits::kSlabs, part = block.k_next % Traits::kSlabs;
   if (chunk >= block.chunks) return;
-  const auto& p = block.p;
-  const i64 row = block.row0 + static_cast<i64>(chunk) * Cfg::BT;
-  load_rows<Cfg, Cfg::BT, Cfg::BK, Cfg::BK + Traits::kPad>(
-      &block.shared.k[slot][0][0], block.token_row(p.k, p.k_stride, row, static_cast<i64>(block.hk) * Cfg::K + part * Cfg::BK),
-      p.k_stride, block.valid_tokens(chunk), Cfg::K - part * Cfg::BK);
+  refill.slab.start(&block.shared.k[block.k_slot][0][0], block.k, block.valid_tokens(chunk), Cfg::K - part * Cfg::BK);
+  ++block.k_next;
+  if (++block.k_slot == Cfg::STAGES) block.k_slot = 0;
+  block.k.from += part == Traits::kSlabs - 1 ? Cfg::BT * block.k.stride - (Traits::kSlabs - 1) * Cfg::BK : Cfg::BK;
+}
+
+// Refills the slab that step `step` of a chunk has used: 0..kSlabs-1 are of w, the rest of k.
+template <class Cfg>
+__device__ __forceinline__ void begin_refill(ScanBlock<Cfg>& block, int step, Refill<Cfg>& refill) {
+  if (step < GatedDeltaHTraits<Cfg>::kSlabs) begin_w(block, refill);
+  else begin_k(block, refill);
 }
 
 // S^T of one warp: [slab][tile of 8 key columns][accumulators of 16 value rows x 8].
@@ -246,57 +310,63 @@ __device__ __forceinline__ void read_state_operand(const ScanBlock<Cfg>& block, 
   else load_matrix_x4<true>(a, tile + (key + r) * kPitch + v);
 }
 
-// rows x columns of a padded shared tile to global memory; only the first `rows`, `columns` exist.
-template <class Cfg, int ROWS, int COLUMNS, int PITCH>
-__device__ __forceinline__ void store_rows(const u16* tile, u16* global, i64 stride, int rows, int columns) {
-  constexpr int kThreads = GatedDeltaHTraits<Cfg>::kThreads;
+// A padded shared tile to global memory, `to` being this thread's place; with WHOLE every row and column
+// exists, else only the first `rows`, `columns`.
+template <class Cfg, int ROWS, int COLUMNS, int PITCH, bool WHOLE>
+__device__ __forceinline__ void store_tile(const u16* tile, u16* to, i64 stride, int rows, int columns) {
+  using Share = TileShare<Cfg, ROWS, COLUMNS>;
   if constexpr (Cfg::ALIGNED) {
-    constexpr int kVectors = COLUMNS / 8, kCount = ROWS * kVectors;
 #pragma unroll
-    for (int first = 0; first < kCount; first += kThreads) {
-      const int i = first + static_cast<int>(threadIdx.x);
-      const int row = i / kVectors, column = i % kVectors * 8;
-      if ((kCount % kThreads == 0 || i < kCount) && row < rows && column < columns)
-        *reinterpret_cast<uint4*>(global + row * stride + column) = *reinterpret_cast<const uint4*>(tile + row * PITCH + column);
+    for (int pass = 0; pass < Share::kPasses; ++pass) {
+      const int row = Share::row() + pass * Share::kStep;
+      if ((Share::kEven || row < ROWS) && (WHOLE || (row < rows && Share::column() < columns)))
+        *reinterpret_cast<uint4*>(to + pass * Share::kStep * stride) = *reinterpret_cast<const uint4*>(tile + row * PITCH + Share::column());
     }
   } else {
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < ROWS * COLUMNS; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < ROWS * COLUMNS; i += Share::kThreads) {
       const int row = i / COLUMNS, column = i % COLUMNS;
-      if (row < rows && column < columns) global[row * stride + column] = tile[row * PITCH + column];
+      if (row < rows && column < columns) to[row * stride + column] = tile[row * PITCH + column];
     }
   }
 }
 
 template <class Cfg>
-__device__ __forceinline__ void store_h(const ScanBlock<Cfg>& block, int chunk) {
+using StateShare = TileShare<Cfg, GatedDeltaHTraits<Cfg>::kStateRows, GatedDeltaHTraits<Cfg>::kStoreColumns>;
+
+template <class Cfg>
+__device__ __forceinline__ void store_h(ScanBlock<Cfg>& block) {
   using Traits = GatedDeltaHTraits<Cfg>;
   constexpr int kPitch = Traits::kStateColumns + Traits::kPad;
-  u16* h = static_cast<u16*>(block.p.h) + ((block.chunk0 + chunk) * block.p.HV + block.hv) * (static_cast<i64>(Cfg::K) * Cfg::V);
-  if constexpr (Cfg::LAYOUT_VK)
-    store_rows<Cfg, Cfg::BV, Traits::kPaddedK, kPitch>(block.shared.state.get(), h + static_cast<i64>(block.v0) * Cfg::K, Cfg::K, Cfg::V - block.v0, Cfg::K);
-  else
-    store_rows<Cfg, Traits::kPaddedK, Cfg::BV, kPitch>(block.shared.state.get(), h + block.v0, Cfg::V, Cfg::K, Cfg::V - block.v0);
+  constexpr bool kWhole = Cfg::K == Traits::kStoreKeys && Cfg::V % Cfg::BV == 0;
+  constexpr int kRowStride = Cfg::LAYOUT_VK ? Cfg::K : Cfg::V;
+  const int keys = Cfg::K, values = Cfg::V - block.v0;
+  store_tile<Cfg, Traits::kStateRows, Traits::kStoreColumns, kPitch, kWhole>(block.shared.state.get(), block.h, kRowStride,
+                                                                            Cfg::LAYOUT_VK ? values : keys, Cfg::LAYOUT_VK ? keys : values);
+  block.h += static_cast<i64>(block.p.HV) * Cfg::K * Cfg::V;
 }
 
 template <class Cfg>
-__device__ __forceinline__ void store_v_new(const ScanBlock<Cfg>& block, int chunk) {
-  const i64 row = block.row0 + static_cast<i64>(chunk) * Cfg::BT;
-  u16* v_new = static_cast<u16*>(block.p.v_new) + row * block.p.v_new_stride + static_cast<i64>(block.hv) * Cfg::V + block.v0;
-  store_rows<Cfg, Cfg::BT, Cfg::BV, Cfg::BV + GatedDeltaHTraits<Cfg>::kPad>(block.shared.v_new.get(), v_new, block.p.v_new_stride,
-                                                                          block.valid_tokens(chunk), Cfg::V - block.v0);
+__device__ __forceinline__ void store_v_new(ScanBlock<Cfg>& block, int valid) {
+  constexpr int kPitch = Cfg::BV + GatedDeltaHTraits<Cfg>::kPad;
+  const u16* tile = block.shared.v_new.get();
+  const i64 stride = block.p.v_new_stride;
+  if (Cfg::V % Cfg::BV == 0 && valid == Cfg::BT) store_tile<Cfg, Cfg::BT, Cfg::BV, kPitch, true>(tile, block.v_new, stride, valid, Cfg::BV);
+  else store_tile<Cfg, Cfg::BT, Cfg::BV, kPitch, false>(tile, block.v_new, stride, valid, Cfg::V - block.v0);
+  block.v_new += Cfg::BT * stride;
 }
 
 // acc += one slab's part of S^T.w^T: this warp's token tiles, key columns ascending.
 template <class Cfg>
 __device__ __forceinline__ void dot_w(const ScanBlock<Cfg>& block, const StateRegisters<Cfg>& S, int slab, int slot,
-                                      float (&acc)[GatedDeltaHTraits<Cfg>::kTokenTiles][4]) {
+                                      float (&acc)[GatedDeltaHTraits<Cfg>::kTokenTiles][4], Refill<Cfg>& refill) {
   using Traits = GatedDeltaHTraits<Cfg>;
   constexpr int kTiles = Traits::kTokenTiles;
   const int matrix = block.lane / 8, r = block.lane % 8;
 #pragma unroll
   for (int step = 0; step < Cfg::BK / 16; ++step) {
-    if (slab * (Cfg::BK / 16) + step >= Traits::kKeySteps) break;
+    refill.issue(step, Cfg::BK / 16);
+    if (slab * (Cfg::BK / 16) + step >= Traits::kKeySteps) continue;
     u32 a[4];
     if constexpr (Traits::kExchange) {
       read_state_operand(block, slab * Cfg::BK + step * 16, a);
@@ -323,11 +393,12 @@ __device__ __forceinline__ void dot_w(const ScanBlock<Cfg>& block, const StateRe
 // S^T += v''^T.k for one slab's key columns of this warp, tokens ascending.
 template <class Cfg>
 __device__ __forceinline__ void add_k(const ScanBlock<Cfg>& block, StateRegisters<Cfg>& S, int slab, int slot,
-                                      const u32 (&v_scaled)[GatedDeltaHTraits<Cfg>::kTokenSteps][4]) {
+                                      const u32 (&v_scaled)[GatedDeltaHTraits<Cfg>::kTokenSteps][4], Refill<Cfg>& refill) {
   using Traits = GatedDeltaHTraits<Cfg>;
   const int matrix = block.lane / 8, r = block.lane % 8;
 #pragma unroll
-  for (int step = 0; step < Traits::kTokenSteps; ++step)
+  for (int step = 0; step < Traits::kTokenSteps; ++step) {
+    refill.issue(step, Traits::kTokenSteps);
 #pragma unroll
     for (int tile = 0; tile < Traits::kKeyTiles; tile += 2) {
       if (slab == Traits::kSlabs - 1 && key_of_tile(block, slab, tile) >= Traits::kPaddedK) continue;
@@ -336,16 +407,16 @@ __device__ __forceinline__ void add_k(const ScanBlock<Cfg>& block, StateRegister
       mma_16x8x16<Cfg::DTYPE>(S[slab][tile], v_scaled[step], b[0], b[1]);
       mma_16x8x16<Cfg::DTYPE>(S[slab][tile + 1], v_scaled[step], b[2], b[3]);
     }
+  }
 }
 
 // v' = u - acc; v_new and v'' from it. v'' comes back as pairs, [tile][value rows 0-7, 8-15].
 template <class Cfg>
-__device__ __forceinline__ void new_values(const ScanBlock<Cfg>& block, int chunk,
+__device__ __forceinline__ void new_values(const ScanBlock<Cfg>& block, int valid, int u_slot,
                                            const float (&acc)[GatedDeltaHTraits<Cfg>::kTokenTiles][4],
                                            u32 (&pairs)[GatedDeltaHTraits<Cfg>::kTokenTiles][2]) {
   using Traits = GatedDeltaHTraits<Cfg>;
   constexpr int kTiles = Traits::kTokenTiles, kPitch = Cfg::BV + Traits::kPad;
-  const int u_slot = chunk % Traits::kUSlots, valid = block.valid_tokens(chunk);
   const int half = block.lane / 8 % 2, r = block.lane % 8;
   const float* g = block.shared.g.get() + u_slot * Cfg::BT;
   float g_last = 0;
@@ -380,11 +451,10 @@ __device__ __forceinline__ void new_values(const ScanBlock<Cfg>& block, int chun
 
 // S = S * 2^(g_last), then S[i,:] = S[i,:] * 2^(gk_last[i]).
 template <class Cfg>
-__device__ __forceinline__ void decay_state(const ScanBlock<Cfg>& block, int chunk, StateRegisters<Cfg>& S) {
+__device__ __forceinline__ void decay_state(const ScanBlock<Cfg>& block, int valid, int u_slot, StateRegisters<Cfg>& S) {
   using Traits = GatedDeltaHTraits<Cfg>;
-  const int u_slot = chunk % Traits::kUSlots;
   float f = 1;
-  if constexpr (Cfg::HAS_G) f = exp_gate<Cfg::BASE_E>(block.shared.g.get()[u_slot * Cfg::BT + block.valid_tokens(chunk) - 1]);
+  if constexpr (Cfg::HAS_G) f = exp_gate<Cfg::BASE_E>(block.shared.g.get()[u_slot * Cfg::BT + valid - 1]);
   if constexpr (Cfg::HAS_G || Cfg::HAS_GK) {
 #pragma unroll
     for (int slab = 0; slab < Traits::kSlabs; ++slab)
@@ -431,38 +501,76 @@ __device__ __forceinline__ void wait_for_slab(int part) {
   else copy_async_wait<kSame + Traits::kSlabs>();
 }
 
-// Step number -> the slab that it uses, refilled with the one STAGES further on.
+// Random waits before every meeting point, for the tests that look for races.
 template <class Cfg>
-__device__ __forceinline__ void refill_after(const ScanBlock<Cfg>& block, int chunk, int step) {
-  using Traits = GatedDeltaHTraits<Cfg>;
-  const bool is_w = step < Traits::kSlabs;
-  const int slab = chunk * Traits::kSlabs + (is_w ? step : step - Traits::kSlabs) + Traits::STAGES;
-  if (slab >= 0) {
-    const int slot = slab % Traits::STAGES;
-    if (is_w) load_w(block, slab, slot);
-    else load_k(block, slab, slot);
+__device__ __forceinline__ void perturb() {
+  if constexpr (Cfg::PERTURB) {
+    u32 x = (static_cast<u32>(clock64()) + threadIdx.x / 32 * 40503u) * 2654435761u;
+    x ^= x >> 15;
+    if (x % 4 == 0) __nanosleep(x / 64 % 4096);
   }
-  copy_async_commit();
 }
 
+// The chunks in order.
 template <class Cfg>
-__device__ __forceinline__ void begin_step(const ScanBlock<Cfg>& block, int chunk, int step) {
-  // Refills the slab of the step before.
-  if (step == 0) refill_after(block, chunk - 1, 2 * GatedDeltaHTraits<Cfg>::kSlabs - 1);
-  else refill_after(block, chunk, step - 1);
+__device__ __forceinline__ void scan_chunks(ScanBlock<Cfg>& block, StateRegisters<Cfg>& S) {
+  using Traits = GatedDeltaHTraits<Cfg>;
+  constexpr int kSlabs = Traits::kSlabs;
+  int slot = 0, u_slot = 0;  // of the slabs and the u in use
+  for (int chunk = 0; chunk < block.chunks; ++chunk) {
+    const int valid = block.valid_tokens(chunk);
+    // h = round(S)
+    if constexpr (Traits::kStateTile) write_state_tile(block, S);
+
+    // v' = u - w.h
+    float acc[Traits::kTokenTiles][4] = {};
+    int w_slot = slot;
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab) {
+      wait_for_slab<Cfg>(slab);
+      perturb<Cfg>();
+      __syncthreads();
+      Refill<Cfg> refill;
+      begin_refill(block, slab == 0 ? 2 * kSlabs - 1 : slab - 1, refill);
+      dot_w(block, S, slab, w_slot, acc, refill);
+      copy_async_commit();
+      if (++w_slot == Cfg::STAGES) w_slot = 0;
+    }
+    u32 pairs[Traits::kTokenTiles][2];
+    new_values(block, valid, u_slot, acc, pairs);
+
+    // S = decay * S + k^T.v''; the tiles of h and v_new go out while the tensor cores work.
+    decay_state(block, valid, u_slot, S);
+    if constexpr (Cfg::HAS_H) store_h(block);
+    u32 v_scaled[Traits::kTokenSteps][4];
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab) {
+      wait_for_slab<Cfg>(slab);
+      perturb<Cfg>();
+      __syncthreads();
+      Refill<Cfg> refill;
+      begin_refill(block, kSlabs + slab - 1, refill);
+      if (slab == 0) read_v_scaled(block, pairs, v_scaled);
+      add_k(block, S, slab, slot, v_scaled, refill);
+      copy_async_commit();
+      if (++slot == Cfg::STAGES) slot = 0;
+    }
+    if constexpr (Cfg::HAS_V_NEW) store_v_new(block, valid);
+    if (++u_slot == Traits::kUSlots) u_slot = 0;
+  }
 }
 
 template <class Cfg>
 __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p) {
   using Traits = GatedDeltaHTraits<Cfg>;
-  constexpr int kSlabs = Traits::kSlabs, kValueTiles = (Cfg::V + Cfg::BV - 1) / Cfg::BV;
+  constexpr int kValueTiles = (Cfg::V + Cfg::BV - 1) / Cfg::BV;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
 
   // Phase 0: which sequence, head and value columns; a bad sequence ends here.
   const i64 head = blockIdx.x / kValueTiles;
   const i64 n = head / p.HV;
   const int hv = static_cast<int>(head % p.HV);
-  ScanBlock<Cfg> block{p, *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes), n, hv, hv / (p.HV / p.H),
+  ScanBlock<Cfg> block{p, *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes), hv, hv / (p.HV / p.H),
                        static_cast<int>(blockIdx.x % kValueTiles) * Cfg::BV, n * p.T, p.T, 0, 0,
                        static_cast<int>(threadIdx.x % 32), static_cast<int>(threadIdx.x / 32) / Traits::kSplit,
                        static_cast<int>(threadIdx.x / 32) % Traits::kSplit};
@@ -492,11 +600,39 @@ __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p
   if (status != 0 && p.status != nullptr && threadIdx.x == 0) atomicOr(p.status, status);
   if (status & gated_delta_h::kStatusLengths) return;
 
-  // Phase 1: fill the pipeline, read the initial state.
-  constexpr int kAhead = (Cfg::STAGES + kSlabs - 1) / kSlabs;
-#pragma unroll
-  for (int step = -2 * kSlabs * kAhead; step < -1; ++step)
-    refill_after(block, (step + 2 * kSlabs * kAhead) / (2 * kSlabs) - kAhead, (step + 2 * kSlabs * kAhead) % (2 * kSlabs));
+  // Phase 1: the threads' places; fill the pipeline as if the steps before the first had been used; read
+  // the initial state.
+  using SlabShare = TileShare<Cfg, Cfg::BT, Cfg::BK>;
+  using ValueShare = TileShare<Cfg, Cfg::BT, Cfg::BV>;
+  const auto stream = [&](const void* tensor, i64 stride, i64 column, int row, int vector_column) {
+    const i64 place = Cfg::ALIGNED ? row * stride + vector_column : 0;
+    return TokenStream{static_cast<const u16*>(tensor) + block.row0 * stride + column + place, stride};
+  };
+  block.w = stream(p.w, p.w_stride, static_cast<i64>(hv) * Cfg::K, SlabShare::row(), SlabShare::column());
+  block.k = stream(p.k, p.k_stride, static_cast<i64>(block.hk) * Cfg::K, SlabShare::row(), SlabShare::column());
+  block.u = stream(p.u, p.u_stride, static_cast<i64>(hv) * Cfg::V + block.v0, ValueShare::row(), ValueShare::column());
+  if constexpr (Cfg::HAS_H) {
+    block.h = static_cast<u16*>(p.h) + (block.chunk0 * p.HV + hv) * (static_cast<i64>(Cfg::K) * Cfg::V) + state_offset<Cfg>(0, block.v0);
+    if constexpr (Cfg::ALIGNED) block.h += StateShare<Cfg>::row() * (Cfg::LAYOUT_VK ? Cfg::K : Cfg::V) + StateShare<Cfg>::column();
+  }
+  if constexpr (Cfg::HAS_V_NEW) {
+    block.v_new = static_cast<u16*>(p.v_new) + block.row0 * p.v_new_stride + static_cast<i64>(hv) * Cfg::V + block.v0;
+    if constexpr (Cfg::ALIGNED) block.v_new += ValueShare::row() * p.v_new_stride + ValueShare::column();
+  }
+  // The first STAGES slabs of w and of k, in the order of use; the last of k is left to the first step.
+  // A loop, not unrolled: short sequences spend much of their time fetching code.
+  constexpr int kSlabs = Traits::kSlabs;
+  constexpr int kAhead = (Cfg::STAGES + kSlabs - 1) / kSlabs, kMissing = kAhead * kSlabs - Cfg::STAGES;
+#pragma unroll 1
+  for (int step = 0; step < 2 * kSlabs * kAhead - 1; ++step) {
+    const int within = step % (2 * kSlabs);
+    if (step / (2 * kSlabs) * kSlabs + within % kSlabs >= kMissing) {
+      Refill<Cfg> refill;
+      begin_refill(block, within, refill);
+      refill.issue(0, 1);
+    }
+    copy_async_commit();
+  }
   StateRegisters<Cfg> S = {};
   if constexpr (Cfg::HAS_H0) {
     if (h0_slot >= 0) {
@@ -506,36 +642,7 @@ __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p
   }
 
   // Phase 2: the chunks in order.
-  for (int chunk = 0; chunk < block.chunks; ++chunk) {
-    // h = round(S)
-    if constexpr (Traits::kStateTile) write_state_tile(block, S);
-
-    // v' = u - w.h
-    float acc[Traits::kTokenTiles][4] = {};
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-      wait_for_slab<Cfg>(slab);
-      __syncthreads();
-      begin_step(block, chunk, slab);
-      dot_w(block, S, slab, (chunk * kSlabs + slab) % Cfg::STAGES, acc);
-      if constexpr (Cfg::HAS_H) if (slab == 0) store_h(block, chunk);
-    }
-    u32 pairs[Traits::kTokenTiles][2];
-    new_values(block, chunk, acc, pairs);
-
-    // S = decay * S + k^T.v''
-    decay_state(block, chunk, S);
-    u32 v_scaled[Traits::kTokenSteps][4];
-#pragma unroll
-    for (int slab = 0; slab < kSlabs; ++slab) {
-      wait_for_slab<Cfg>(slab);
-      __syncthreads();
-      begin_step(block, chunk, kSlabs + slab);
-      if (slab == 0) read_v_scaled(block, pairs, v_scaled);
-      add_k(block, S, slab, (chunk * kSlabs + slab) % Cfg::STAGES, v_scaled);
-      if constexpr (Cfg::HAS_V_NEW) if (slab == 0) store_v_new(block, chunk);
-    }
-  }
+  scan_chunks(block, S);
 
   // Phase 3: the final state.
   if constexpr (Cfg::HAS_HT) {

@@ -51,6 +51,7 @@ struct ScanShape {
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int power_of_two(int value) { int p = 1; while (p < value) p *= 2; return p; }
 constexpr int padded_k(int K) { return round_up(K, 16); }
 // Slabs of BK key columns in K.
 constexpr int slab_count(ScanShape s) { return (padded_k(s.K) + s.BK - 1) / s.BK; }
