@@ -246,8 +246,10 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
       fit(live, round);
       drop(live, rounds, selection.noise);
       if (rounds >= options.rounds) {
-        settled = selection.noise > options.busy_spread || live.size() == 1 ||
-                  choose(live, kConfirmedRounds, options.min_gain).settled;
+        // Few rounds may call a quiet GPU busy by chance: a doubtful verdict takes as many again.
+        const bool busy = selection.noise > options.busy_spread;
+        const bool doubtful = busy && selection.noise < 2 * options.busy_spread && rounds < 2 * options.rounds;
+        settled = busy ? !doubtful : live.size() == 1 || choose(live, kConfirmedRounds, options.min_gain).settled;
       }
     }
 

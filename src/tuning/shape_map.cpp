@@ -1,6 +1,7 @@
 #include "tuning/shape_map.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "core/guard.hpp"
 #include "tuning/json_reader.hpp"
