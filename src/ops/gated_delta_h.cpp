@@ -243,7 +243,8 @@ jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
       boolean("BASE_E", (p.has_g || p.has_gk) && p.gate_base == GateBase::kE), boolean("LAYOUT_VK", p.layout == StateLayout::kVK),
       boolean("PACKED", p.packed), boolean("INDEX64", p.packed && p.cu_seqlens_type == IndexType::kInt64),
       boolean("HAS_H0_INDICES", p.has_h0_indices), boolean("HAS_HT_INDICES", p.has_ht_indices),
-      boolean("POOL_INDEX64", (p.has_h0_indices || p.has_ht_indices) && p.index_type == IndexType::kInt64), boolean("ALIGNED", aligned_)};
+      boolean("POOL_INDEX64", (p.has_h0_indices || p.has_ht_indices) && p.index_type == IndexType::kInt64), boolean("ALIGNED", aligned_),
+      boolean("PERTURB", false)};
   source.threads = config.warps * 32;
   source.smem_bytes = params::scan_smem_bytes(scan_shape(p, config));
   return source;
