@@ -1,0 +1,1 @@
+target_sources(scanjit_unit_tests PRIVATE io_safetensors_test.cpp)
