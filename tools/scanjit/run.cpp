@@ -200,6 +200,7 @@ int run_run(Session& session, const RunOptions& options) {
 
 Command add_run(CLI::App& parent, Session& session) {
   auto options = std::make_shared<RunOptions>();
+  options->engine.tune_mode = TuneMode::kReplay;  // one run does not wait for timing
   CLI::App* app = parent.add_subcommand("run", "Run an op on the tensors of a safetensors file");
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
