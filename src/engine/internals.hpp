@@ -51,7 +51,6 @@ struct Internals {
   Log log;
   cuda::DeviceFacts facts;
   tuning::GpuFacts gpu;           ///< the same as tuned files name it
-  std::string driver_version;     ///< of the display driver, "" if not known
   os::CacheDirectory cache;
   Shortlists shortlists;
   std::unique_ptr<jit::KernelProvider> provider;

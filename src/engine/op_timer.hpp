@@ -5,6 +5,7 @@
 /// priority. Used by first use and by the tools.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,13 +41,14 @@ class OpTimer {
   OpTimer& operator=(OpTimer&&) = delete;
   ~OpTimer();
 
-  /// Compiles (in parallel, on as many threads as the provider has jobs) what is not compiled yet.
-  /// `stop` as in jit::KernelProvider::get_all. Failures are kept and come out of `measure`.
-  void compile(const std::vector<Config>& configs, const std::function<bool()>& stop = {});
+  /// Compiles, in parallel, those of the configs that are legal here. Failures are kept and come out of
+  /// `measure`. Returns the configs that `stop` (as in jit::KernelProvider::get_all) came before.
+  [[nodiscard]] std::vector<Config> compile(const std::vector<Config>& configs, const std::function<bool()>& stop = {});
 
-  /// GPU microseconds of one run of the op (all stages), over one timed block.
-  /// Errors: kUnsupported (not legal here), kCompileFailed, kCancelled (`stop` came before its compile),
-  /// kDeviceLost, kCudaError.
+  /// GPU microseconds of one run of the op (all stages), over one timed block. A config's first
+  /// measurement prepares it: compiles (if `compile` did not), loads, warms up, captures.
+  /// Errors: kUnsupported (not legal here), kCompileFailed, kDeviceLost, kCudaError. An error of
+  /// preparation is kept.
   [[nodiscard]] Result<double> measure(const Config& config);
 
   /// Whether a run of `config` into poisoned outputs leaves the same bytes as one of `reference` did.
@@ -57,7 +59,7 @@ class OpTimer {
   [[nodiscard]] const char* l2() const noexcept;                 ///< "warm" or "cold"
   [[nodiscard]] int sets() const noexcept;                       ///< of tensors in rotation
 
-  /// The binary behind a config's main stage, once it is compiled.
+  /// The machine code of a config's last stage, the tuned one, once it is compiled.
   [[nodiscard]] std::optional<jit::Binary> binary(const Config& config) const;
 
  private:

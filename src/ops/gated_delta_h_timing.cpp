@@ -80,8 +80,8 @@ void for_each_key_row(std::int64_t tokens, std::int64_t H, std::int64_t K, Use u
 }  // namespace
 
 std::int64_t GatedDeltaH::tokens_per_sequence() const noexcept {
-  if (problem_.max_tokens > 0) return problem_.max_tokens;
-  return N_ > 0 ? ceil_divide(rows_, N_) : 0;
+  if (rows_ == 0 || N_ == 0) return 0;
+  return problem_.max_tokens > 0 ? problem_.max_tokens : ceil_divide(rows_, N_);
 }
 
 std::int64_t GatedDeltaH::floor_bytes() const noexcept {

@@ -84,7 +84,7 @@ class OpProblem {
   virtual void fill_params(std::size_t stage, const Addresses& addresses, StageParams& params) const noexcept = 0;
 
   /// Tokens of the longest sequence as far as they are known: what the chunk class of `key_query` comes
-  /// from, and what a measurement is recorded under.
+  /// from, and what a measurement is recorded under. 0: there is nothing to time.
   [[nodiscard]] virtual std::int64_t tokens_per_sequence() const noexcept = 0;
   /// The same kernels on synthetic memory: as many sequences, each of `tokens_per_sequence`, contiguous,
   /// and no more than `max_bytes` of tensors and workspace: fewer chunks where need be, never fewer

@@ -1,0 +1,89 @@
+#include "engine/config_choice.hpp"
+
+#include <algorithm>
+
+namespace scanjit::engine {
+namespace {
+
+void add_fallback(Choice& choice, const Config& config) {
+  if (config == choice.config) return;
+  if (std::find(choice.fallbacks.begin(), choice.fallbacks.end(), config) == choice.fallbacks.end()) choice.fallbacks.push_back(config);
+}
+
+const char* phrase(PickSource source) {
+  switch (source) {
+    case PickSource::kForced: return "named by the caller";
+    case PickSource::kExact: return "from the tuned entry of this key";
+    case PickSource::kTimedNow: return "timed in this process";
+    case PickSource::kOtherOptionalSet: return "from an entry with another set of optional tensors";
+    case PickSource::kOtherDtype: return "from an entry of the other 16-bit type";
+    case PickSource::kNeighbourChunks: return "from an entry of a neighbouring chunk class";
+    case PickSource::kNeighbourWidth: return "from an entry of a neighbouring width";
+    case PickSource::kNearestGpu: return "from an entry of another GPU model";
+    case PickSource::kHeuristic: return "chosen by the heuristic, since nothing measured applies";
+  }
+  return "of unknown origin";
+}
+
+}  // namespace
+
+Result<Choice> heuristic_choice(const ops::OpProblem& problem, const ops::DeviceLimits& limits) {
+  Choice choice;
+  SCANJIT_ASSIGN_OR_RETURN(choice.config, problem.heuristic(limits));
+  return choice;
+}
+
+Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem, const ops::DeviceLimits& limits) {
+  Choice choice;
+  choice.config = pick.config;
+  choice.source = pick.source;
+  choice.layer = pick.layer;
+  choice.stale_toolchain = pick.stale_toolchain;
+  choice.record = pick.record;
+  choice.partial = pick.record->partial;
+  const auto& alternates = pick.record->alternates;
+  const auto used = static_cast<std::size_t>(pick.alternate);
+  choice.recorded_us = used == 0 ? pick.record->us.median : alternates[used - 1].us;
+  for (std::size_t i = used; i < alternates.size(); ++i) {
+    if (problem.legal(alternates[i].config, limits).ok()) add_fallback(choice, alternates[i].config);
+  }
+  if (const auto heuristic = problem.heuristic(limits); heuristic.ok()) add_fallback(choice, *heuristic);
+  return choice;
+}
+
+Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops::OpProblem& problem, const ops::DeviceLimits& limits) {
+  if (mode == TuneMode::kOff) return heuristic_choice(problem, limits);
+  const tuning::KeyQuery query = problem.key_query();
+  const tuning::LegalFn legal = ops::legal_fn(problem, limits);
+  if (mode == TuneMode::kStrict) {
+    if (const auto pick = store.find_exact(query, legal)) return choice_of(*pick, problem, limits);
+    return not_found("no tuned entry is for exactly " + store.key_of(query).text() + ", and the tune mode is strict");
+  }
+  if (const auto pick = store.find(query, legal)) return choice_of(*pick, problem, limits);
+  return heuristic_choice(problem, limits);
+}
+
+Why why_of(const Choice& choice, const std::string& key) {
+  Why why;
+  why.key = key;
+  why.config = choice.config;
+  why.source = choice.source;
+  why.layer = choice.layer;
+  why.tuned = choice.source == PickSource::kExact || choice.source == PickSource::kTimedNow;
+  why.stale_toolchain = choice.stale_toolchain;
+  why.partial = choice.partial;
+  why.recorded_us = choice.recorded_us;
+  return why;
+}
+
+std::string describe(const Why& why) {
+  std::string text = to_string(why.config) + " is " + phrase(why.source);
+  if (why.source != PickSource::kHeuristic && why.source != PickSource::kForced) text += " (" + why.layer + ")";
+  if (why.stale_toolchain) text += ", recorded under another NVRTC or driver";
+  if (why.partial) text += ", whose tuning ended with its time budget before every config was timed";
+  text += ".";
+  if (!why.binary_from.empty()) text += " Machine code: " + why.binary_from + ".";
+  return text;
+}
+
+}  // namespace scanjit::engine

@@ -1,0 +1,119 @@
+#include "engine/internals.hpp"
+
+#include "core/guard.hpp"
+#include "os/posix_file_system.hpp"
+
+namespace scanjit::engine {
+
+const char* version() noexcept { return SCANJIT_VERSION; }
+
+Result<Parts> process_parts() {
+  Parts parts;
+  parts.environment = read_environment();
+  SCANJIT_ASSIGN_OR_RETURN(parts.api, cuda::load_driver(parts.environment));
+  parts.files = &os::posix_file_system();
+  parts.clock = &os::steady_clock();
+  parts.loader = &KernelLoader::process();
+  parts.shipped = shipped_configs();
+  parts.shortlists = shipped_shortlists();
+  return parts;
+}
+
+tuning::GpuFacts gpu_facts(const cuda::DeviceFacts& facts) {
+  tuning::GpuFacts gpu;
+  gpu.names = {facts.name};
+  gpu.compute_major = facts.cc_major;
+  gpu.compute_minor = facts.cc_minor;
+  gpu.sm_count = facts.sm_count;
+  gpu.l2_bytes = facts.l2_bytes;
+  gpu.smem_optin_bytes = facts.smem_optin_bytes;
+  gpu.memory_bus_bits = facts.memory_bus_bits;
+  return gpu;
+}
+
+ops::DeviceLimits limits_of(const cuda::DeviceFacts& facts) noexcept {
+  ops::DeviceLimits limits;
+  limits.compute_major = facts.cc_major;
+  limits.compute_minor = facts.cc_minor;
+  limits.sm_count = facts.sm_count;
+  limits.smem_optin_bytes = facts.smem_optin_bytes;
+  limits.smem_per_sm_bytes = facts.smem_per_sm_bytes;
+  limits.smem_reserved_bytes = facts.smem_reserved_bytes;
+  limits.regs_per_sm = facts.regs_per_sm;
+  limits.regs_per_block = facts.regs_per_block;
+  limits.threads_per_sm = facts.threads_per_sm;
+  limits.threads_per_block = facts.threads_per_block;
+  limits.blocks_per_sm = facts.blocks_per_sm;
+  return limits;
+}
+
+Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options, Parts parts) {
+  auto made = std::make_shared<Internals>();
+  made->options = options;
+  made->parts = std::move(parts);
+  made->log = Log(options.log);
+  const cuda::RelaxedCaptureScope relaxed(made->api());
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::CUdevice device, cuda::device_of_ordinal(made->api(), options.device));
+  SCANJIT_ASSIGN_OR_RETURN(made->facts, cuda::device_facts(made->api(), device, nullptr));
+  made->gpu = gpu_facts(made->facts);
+  made->cache = os::choose_cache_directory(options.cache_dir, made->parts.environment);
+  if (made->cache.memory_only()) made->log.info("nothing is stored on disk: " + made->cache.reason);
+  SCANJIT_ASSIGN_OR_RETURN(made->shortlists, Shortlists::from_json(made->parts.shortlists));
+
+  jit::KernelProviderOptions provider;
+  provider.environment = made->parts.environment;
+  provider.cache_dir = made->cache.path;
+  provider.pack_dirs = options.pack_dirs;
+  provider.compile_jobs = options.compile_jobs;
+  provider.log = made->log;
+  SCANJIT_ASSIGN_OR_RETURN(made->provider, jit::KernelProvider::create(provider, *made->parts.files));
+
+  tuning::StoreOptions store;
+  store.files = made->parts.files;
+  store.cache_dir = made->cache.path;
+  store.pack_dirs = options.pack_dirs;
+  store.shipped = made->parts.shipped;
+  store.gpu = made->gpu;
+  // NVRTC's version is not compared: knowing it would load NVRTC where cubins are at hand.
+  store.toolchain = {"", made->facts.driver, version()};
+  store.warn = [log = made->log](const std::string& text) { log.warning(text); };
+  made->store = std::make_unique<tuning::TunedStore>(std::move(store));
+  return made;
+}
+
+Internals::~Internals() = default;
+
+Result<cuda::ContextId> Internals::context() {
+  const cuda::RelaxedCaptureScope relaxed(api());
+  SCANJIT_ASSIGN_OR_RETURN(cuda::CUcontext context, cuda::current_context(api()));
+  if (context == nullptr) {
+    const std::lock_guard lock(mutex_);
+    if (!primary_) {
+      SCANJIT_ASSIGN_OR_RETURN(cuda::PrimaryContext primary, cuda::PrimaryContext::retain(api(), facts.device));
+      primary_.emplace(std::move(primary));
+    }
+    context = primary_->get();
+  }
+  return cuda::identify(api(), context);
+}
+
+Result<ops::DeviceLimits> Internals::limits(const cuda::ContextId& context) {
+  if (context.device != facts.device) {
+    return invalid_argument("the context is of device " + std::to_string(context.device) + ", the engine of device " +
+                            std::to_string(facts.device) + "; make one engine for each device");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, known] : limits_) {
+      if (id == context.id) return known;
+    }
+  }
+  const cuda::RelaxedCaptureScope relaxed(api());
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::DeviceFacts part, cuda::device_facts(api(), context.device, context.context));
+  const ops::DeviceLimits limits = limits_of(part);
+  const std::lock_guard lock(mutex_);
+  limits_.emplace_back(context.id, limits);
+  return limits;
+}
+
+}  // namespace scanjit::engine

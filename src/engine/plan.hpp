@@ -1,0 +1,59 @@
+#pragma once
+/// \file
+/// A plan: a checked problem, its loaded kernels and their geometry.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/context.hpp"
+#include "engine/kernel_loader.hpp"
+#include "ops/gated_delta_h.hpp"
+#include "ops/op_problem.hpp"
+#include "scanjit/engine.hpp"
+
+namespace scanjit::engine {
+
+/// What an engine and its plans share; outlives whichever ends first.
+struct SharedState {
+  std::atomic<bool> device_lost{false};  ///< latched: nothing is launched any more
+  std::uint64_t generation = 0;          ///< process_generation() of the engine's process
+  std::atomic<std::int64_t> launches{0};
+
+  /// kUnsupported after a fork, kDeviceLost once latched.
+  [[nodiscard]] Status usable() const;
+  /// Latches a sticky fault; returns `status`.
+  Status noted(Status status);
+};
+
+/// One launch, ready.
+struct LaunchStage {
+  cuda::CUfunction function = nullptr;
+  unsigned grid = 0;
+  unsigned threads = 0;
+  unsigned smem_bytes = 0;
+};
+
+/// Enqueues a problem's stages. The stages' context must be current. Allocates nothing when ok.
+[[nodiscard]] Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem, const std::vector<LaunchStage>& stages,
+                             const ops::Addresses& addresses, cuda::CUstream stream);
+
+}  // namespace scanjit::engine
+
+namespace scanjit {
+
+struct Plan::Impl {
+  const cuda::DriverApi* api = nullptr;
+  cuda::ContextId context;
+  std::shared_ptr<const ops::GatedDeltaH> problem;
+  std::vector<engine::LaunchStage> stages;
+  Why why;
+  std::shared_ptr<engine::SharedState> state;
+
+  /// `current`: the context that is current on this thread; `stream` belongs to `context`.
+  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace, cuda::CUstream stream,
+                              cuda::CUcontext current) const;
+};
+
+}  // namespace scanjit
