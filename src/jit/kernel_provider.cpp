@@ -82,8 +82,13 @@ Result<Binary> KernelProvider::get(const KernelSource& kernel, const std::string
   Result<Binary> result = guard([&] { return find_or_compile(kernel, arch, id); });
   lock.lock();
   flights_.erase(id);
-  if (result.ok()) remember(*result);
-  flight->result = result;
+  // Whatever memory runs out here, the waiters get an answer.
+  const Status kept = guard([&] {
+    flight->result = result;
+    if (result.ok()) remember(*result);
+    return Status();
+  });
+  if (!flight->result) flight->result = kept;
   lock.unlock();
   flight->landed.notify_all();
   return result;
