@@ -193,14 +193,22 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
 }
 
 Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
-  const std::int64_t n = std::max<std::int64_t>(N_, 1);
-  const std::int64_t narrow_blocks = n * problem_.HV * ceil_divide(problem_.V, 32);
-  // The chain of one block counts while every block has a multiprocessor to itself, throughput after.
-  //                                                        bv  bk stages split
+  // Blocks of 64 value columns, and multiprocessors. While every block can have a multiprocessor to itself the
+  // chain of one chunk counts: the narrowest bv that still fits, four warps a group. Past that throughput
+  // counts: whole heads in a block when chunks are many, two small blocks a multiprocessor when they are few.
+  const std::int64_t heads = std::max<std::int64_t>(N_, 1) * problem_.HV, sms = std::max(1, limits.sm_count);
+  const std::int64_t halves = heads * ceil_divide(problem_.V, 64);
+  const bool many_chunks = key_query().chunks > 8;
+  // A chunk takes a block of 64 columns 0.62 of the time that it takes one of 128 (H200, K = V = 128).
+  const bool halves_fill_better = static_cast<double>(ceil_divide(halves, sms)) * 0.62 < static_cast<double>(ceil_divide(heads, sms));
+  //                                                       bv  bk stages split
   struct Row { int bv, bk, stages, split; };
-  const Row row = narrow_blocks <= limits.sm_count        ? Row{32, 64, 4, 4}
-                  : narrow_blocks <= 4 * limits.sm_count  ? Row{64, 64, 4, 2}
-                                                          : Row{64, 64, 2, 1};
+  const Row row = 4 * halves <= sms                     ? Row{16, 128, 2, 4}
+                  : 2 * halves <= sms                   ? Row{32, 128, 2, 4}
+                  : halves <= sms                       ? Row{64, 128, 2, 2}
+                  : !many_chunks                        ? Row{64, 64, 3, 1}
+                  : halves_fill_better                  ? Row{64, 128, 2, 2}
+                                                        : Row{128, 128, 2, 1};
   // The nearest legal one, where K, V, BT or the device do not allow the row itself.
   for (int bv = row.bv; bv >= 16; bv /= 2) {
     for (int split = row.split; split <= 4; split *= 2) {
