@@ -225,10 +225,10 @@ class Tuning {
     if (points.empty()) return invalid_argument("there is nothing to time: every sequence is empty");
     TuneAnswer answer;
     job.state = "tuned";
-    if (const std::vector<Config> few = options_.top_three_first ? neighbours(job, all) : std::vector<Config>(); !few.empty()) {
-      SCANJIT_ASSIGN_OR_RETURN(answer, ask(worker, job, points, few));
-      // few[1] is the neighbour's pick: confirmed if nothing beats it by more than the noise.
-      const std::optional<double> regret = worst_regret(answer.points, few[1]);
+    if (const auto near = options_.top_three_first ? neighbour(job, all.front()) : std::nullopt) {
+      SCANJIT_ASSIGN_OR_RETURN(answer, ask(worker, job, points, near->candidates));
+      // Confirmed if nothing beats the neighbour's pick by more than the noise.
+      const std::optional<double> regret = worst_regret(answer.points, near->pick);
       if (answer.record && regret && *regret <= std::max(answer.noise, 0.01)) {
         job.state = "confirmed";
       } else {
@@ -253,21 +253,25 @@ class Tuning {
     return {};
   }
 
-  // The default, then the pick and the best alternates of a neighbour's record; none if there is no neighbour.
-  std::vector<Config> neighbours(const Job& job, const std::vector<Config>& all) const {
+  struct Neighbour {
+    Config pick;
+    std::vector<Config> candidates;  ///< the default, then the pick and the best alternates
+  };
+  // What a neighbouring key's record says; nothing if no neighbour is tuned.
+  std::optional<Neighbour> neighbour(const Job& job, const Config& default_config) const {
     const tuning::LegalFn legal = [&](const Config& config) { return job.problem->legal(config, fleet_.limits); };
     const std::optional<tuning::Pick> pick = fleet_.internals->store->find(job.query, legal);
-    if (!pick || pick->source == PickSource::kNearestGpu || pick->source == PickSource::kExact) return {};
-    std::vector<Config> few = {all.front(), pick->config};
-    for (const tuning::Alternate& alternate : pick->record->alternates) {
-      if (few.size() == kNeighbourConfigs + 1) break;
-      if (legal(alternate.config).ok() && std::find(few.begin(), few.end(), alternate.config) == few.end()) few.push_back(alternate.config);
-    }
-    if (few[0] == few[1]) few.erase(few.begin());
-    if (few.size() < 2) return {};
-    // `tune_job` looks for the neighbour's pick in place 1.
-    if (few[1] != pick->config && few[0] == pick->config) std::swap(few[0], few[1]);
-    return few;
+    if (!pick || pick->source == PickSource::kNearestGpu || pick->source == PickSource::kExact) return std::nullopt;
+    Neighbour found{pick->config, {default_config}};
+    std::size_t taken = 0;
+    const auto take = [&](const Config& config) {
+      if (taken == kNeighbourConfigs || !legal(config).ok()) return;
+      ++taken;
+      if (std::find(found.candidates.begin(), found.candidates.end(), config) == found.candidates.end()) found.candidates.push_back(config);
+    };
+    take(pick->config);
+    for (const tuning::Alternate& alternate : pick->record->alternates) take(alternate.config);
+    return found;
   }
 
  public:
