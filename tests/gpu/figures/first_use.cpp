@@ -1,0 +1,205 @@
+// What a key costs the first time, and the times after that.
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "engine/tune_key.hpp"
+#include "gpu/figures/allocations.hpp"
+#include "gpu/figures/device_timer.hpp"
+#include "gpu/figures/figures.hpp"
+#include "gpu/memory.hpp"
+#include "gpu/shape_map.hpp"
+#include "ops/gated_delta_h.hpp"
+#include "os/process.hpp"
+#include "reference/gated_delta_h.hpp"
+
+namespace scanjit::test {
+namespace {
+
+constexpr MapShape kShape{32, 8, 1024};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool nvrtc_is_loaded() {
+  std::ifstream maps("/proc/self/maps");
+  std::stringstream text;
+  text << maps.rdbuf();
+  return text.str().find("nvrtc") != std::string::npos;
+}
+
+/// The tensors of a dense contiguous problem, all zero: for calls whose results nobody looks at.
+struct ZeroTensors {
+  std::vector<GuardedBuffer> buffers;
+  GatedDeltaHArgs args;
+};
+Result<ZeroTensors> zero_tensors(Gpu& gpu, const GatedDeltaHProblem& problem) {
+  SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes s, reference::sizes_of(problem));
+  ZeroTensors tensors;
+  for (const std::int64_t bytes : {2 * s.k, 2 * s.w, 2 * s.u, 4 * s.g, 4 * s.h0, 2 * s.h, 2 * s.v_new, 4 * s.ht}) {
+    SCANJIT_ASSIGN_OR_RETURN(GuardedBuffer buffer, GuardedBuffer::make(gpu, bytes, Guard::kBytes));
+    SCANJIT_TRY(buffer.fill(0));
+    tensors.buffers.push_back(std::move(buffer));
+  }
+  std::vector<GuardedBuffer>& b = tensors.buffers;
+  tensors.args.k = b[0].as();
+  tensors.args.w = b[1].as();
+  tensors.args.u = b[2].as();
+  tensors.args.g = b[3].as<float>();
+  tensors.args.h0 = b[4].as<float>();
+  tensors.args.h = b[5].as();
+  tensors.args.v_new = b[6].as();
+  tensors.args.ht = b[7].as<float>();
+  SCANJIT_TRY(gpu.synchronize());
+  return tensors;
+}
+
+Status time_first_use(const std::string& cache, Report& report) {
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kFirstUse, cache, false));
+  const auto start = std::chrono::steady_clock::now();
+  SCANJIT_ASSIGN_OR_RETURN(const Plan plan, engine.plan(map_problem(kShape, MapGate::kG)));
+  const double seconds = seconds_since(start);
+  const EngineStats stats = engine.stats();
+  report.judged("first use of a key from nothing", seconds, "s", 2, seconds <= 2 && stats.first_uses == 1,
+                {{"source", to_string(plan.why().source)},
+                 {"partial", plan.why().partial},
+                 {"compiles", stats.compiles},
+                 {"busy", stats.first_uses_busy},
+                 {"no_scratch", stats.first_uses_no_scratch}});
+  return {};
+}
+
+Status time_whole_space(const std::string& cache, Report& report) {
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kOff, cache, false));
+  engine::Internals& internals = engine::internals(engine);
+  SCANJIT_ASSIGN_OR_RETURN(const Problem op, op_of(map_problem(kShape, MapGate::kG)));
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
+  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
+  SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> candidates, ops::candidates(*op, limits));
+  const auto start = std::chrono::steady_clock::now();
+  SCANJIT_ASSIGN_OR_RETURN(const engine::TunedKey tuned, engine::tune_key(internals, {op}, candidates, {}));
+  report.row("whole space of one key from nothing", seconds_since(start), "s", 6,
+             {{"configs", candidates.size()}, {"noise", tuned.noise}, {"busy", !tuned.record.has_value()}});
+  return {};
+}
+
+Status time_warm_start(Gpu& gpu, const std::string& cache, Report& report) {
+  const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG);
+  SCANJIT_ASSIGN_OR_RETURN(const ZeroTensors tensors, zero_tensors(gpu, problem));
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kFirstUse, cache, false));
+  const auto start = std::chrono::steady_clock::now();
+  SCANJIT_ASSIGN_OR_RETURN(const Plan plan, engine.plan(problem));
+  SCANJIT_TRY(plan.launch(tensors.args, {}, gpu.stream()));
+  const double ms = 1000 * seconds_since(start);
+  SCANJIT_TRY(gpu.synchronize());
+  const bool nvrtc = nvrtc_is_loaded();
+  report.judged("first launch from warm caches, one kernel", ms, "ms", 5, ms <= 5 && !nvrtc,
+                {{"nvrtc_loaded", nvrtc}, {"source", to_string(plan.why().source)}, {"binary_from", plan.why().binary_from}});
+  return {};
+}
+
+/// Nanoseconds per call of `body`, the median of 15 blocks of `calls`.
+template <class Body>
+double time_calls(int calls, const Body& body) {
+  std::vector<double> blocks;
+  for (int block = 0; block < 15; ++block) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) body();
+    blocks.push_back(1e9 * seconds_since(start) / calls);
+  }
+  return median(blocks);
+}
+
+Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
+  const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG), small = map_problem({32, 1, 16}, MapGate::kG);
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kReplay, cache, false));
+  // Among a hundred other keys, as a server has them.
+  for (std::int64_t n = 1; n <= 100; ++n) {
+    const Result<Plan> plan = engine.plan(map_problem({32, n, 64 + n}, MapGate::kG));
+    if (!plan.ok()) return plan.status();
+  }
+  SCANJIT_ASSIGN_OR_RETURN(const Plan plan, engine.plan(problem));
+  bool all_ok = true;
+  const auto look_up = [&] { all_ok = engine.plan(problem).ok() && all_ok; };
+  const double ns = time_calls(100'000, look_up);
+  const std::int64_t before = allocations();
+  for (int i = 0; i < 1000; ++i) look_up();
+  const std::int64_t allocated = allocations() - before;
+  report.judged("look-up of a planned key", ns, "ns", 200, ns <= 200 && allocated == 0 && all_ok,
+                {{"allocations_in_1000_calls", allocated}});
+
+  // A launch of a kernel that is over sooner than the next call is made, against the bare driver call.
+  SCANJIT_ASSIGN_OR_RETURN(const ZeroTensors tensors, zero_tensors(gpu, small));
+  SCANJIT_ASSIGN_OR_RETURN(const Plan small_plan, engine.plan(small));
+  engine::Internals& internals = engine::internals(engine);
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op, ops::GatedDeltaH::make(small));
+  const std::vector<ops::Stage> stages = op->stages(small_plan.why().config);
+  if (stages.size() != 1) return internal_error("the small problem has " + std::to_string(stages.size()) + " stages");
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> kernel,
+                           internals.parts.loader->load(gpu.api(), context, *internals.provider, stages[0].source, gpu.facts().arch));
+  ops::StageParams params;
+  op->fill_params(0, ops::GatedDeltaH::addresses(tensors.args, {}), params);
+  void* arguments[] = {params.bytes.data()};
+  const auto block_us = [&](const auto& launch) -> double {
+    std::vector<double> blocks;
+    for (int block = 0; block < 15; ++block) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < 200; ++i) launch();
+      blocks.push_back(1e6 * seconds_since(start) / 200);
+      if (!gpu.synchronize().ok()) return -1;
+    }
+    return median(blocks);
+  };
+  const double bare = block_us([&] {
+    gpu.api().cuLaunchKernel(kernel->function, static_cast<unsigned>(stages[0].grid), 1, 1,
+                             static_cast<unsigned>(stages[0].source.threads), 1, 1,
+                             static_cast<unsigned>(stages[0].source.smem_bytes), gpu.stream(), arguments, nullptr);
+  });
+  const double planned = block_us([&] { all_ok = small_plan.launch(tensors.args, {}, gpu.stream()).ok() && all_ok; });
+  const double one_step = block_us([&] { all_ok = engine.gated_delta_h(small, tensors.args, {}, gpu.stream()).ok() && all_ok; });
+  report.judged("host time of one launch of a plan", planned, "us", std::nullopt, all_ok && bare > 0, {{"bare_cuLaunchKernel", bare}});
+  report.judged("host time of one call in one step", one_step, "us", std::nullopt, all_ok, {{"bare_cuLaunchKernel", bare}});
+  return {};
+}
+
+}  // namespace
+
+void first_use_child(Gpu& gpu, const std::string& name, const std::string& cache, Report& report) {
+  const Status status = name == "first_use"     ? time_first_use(cache, report)
+                        : name == "whole_space" ? time_whole_space(cache, report)
+                        : name == "warm_start"  ? time_warm_start(gpu, cache, report)
+                        : name == "look_up"     ? time_look_up(gpu, cache, report)
+                                                : not_found("there is no figure \"" + name + "\"");
+  if (!status.ok()) report.failed(name, status);
+}
+
+void first_use(Gpu&, const FigureOptions& options, Report& report) {
+  // In this order: the third and fourth start from what the first has left.
+  const std::pair<const char*, const char*> steps[] = {
+      {"first_use", "/first-use"}, {"whole_space", "/whole-space"}, {"warm_start", "/first-use"}, {"look_up", "/first-use"}};
+  for (const auto& [name, cache] : steps) {
+    os::ProcessOptions process;
+    process.argv = {options.program, "--child", name, "--cache", options.directory + cache};
+    const Result<os::ProcessOutput> output = os::run_process(process, "", 60'000);
+    if (!output.ok()) {
+      report.failed(name, output.status());
+      continue;
+    }
+    std::istringstream lines(output->output);
+    bool any = false;
+    for (std::string line; std::getline(lines, line);) {
+      const Json row = Json::parse(line, nullptr, false);
+      if (!row.is_object()) continue;
+      report.add(row);
+      any = true;
+    }
+    if (!any) report.failed(name, internal_error("the process said nothing: " + to_string(output->exit)));
+  }
+}
+
+}  // namespace scanjit::test

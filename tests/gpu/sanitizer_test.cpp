@@ -1,0 +1,51 @@
+// A few small launches of every kind for compute-sanitizer, under which each takes a hundred times as long:
+// tools/gpu_check.sh runs this case with memcheck and racecheck.
+
+#include <string>
+#include <vector>
+
+#include "gpu/case.hpp"
+#include "gpu/run.hpp"
+#include "reference/cases.hpp"
+
+namespace scanjit::test {
+
+TEST_CASE("Small launches of every kind", "[gpu][sanitizer]") {
+  SCANJIT_TEST_GPU(gpu);
+  std::int64_t launches = 0;
+  const auto check = [&](const reference::GatedDeltaHInputs& inputs, const RunOptions& options) {
+    const RunResult result = must(run(gpu, inputs, options));
+    ++launches;
+    INFO(result.damage);
+    CHECK(result.damage.empty());
+    return result;
+  };
+  SECTION("every config at the main widths") {
+    GatedDeltaHProblem p;
+    p.packed = true;
+    p.sequences = 2;
+    p.T = 150;
+    p.H = p.HV = 1;
+    p.has_g = p.has_h0 = p.has_h = p.has_v_new = p.has_ht = true;
+    reference::GeneratorOptions generator;
+    generator.lengths = {140, 10};
+    const reference::GatedDeltaHInputs inputs = must(reference::generate(p, generator));
+    const RunResult wanted = check(inputs, {});
+    for (const Config& config : must(legal_configs(gpu, p))) {
+      RunOptions options;
+      options.config = config;
+      CHECK(bit_difference(wanted, check(inputs, options)).empty());
+    }
+  }
+  SECTION("random problems") {
+    for (std::uint64_t seed = 500; seed < 512; ++seed) {
+      const reference::GatedDeltaHCase random_case = reference::random_case(seed, 160);
+      INFO(reference::to_string(random_case));
+      const reference::GatedDeltaHInputs inputs = must(reference::generate(random_case.problem, random_case.generator));
+      check(inputs, options_of(random_case, inputs));
+    }
+  }
+  report_counts("{\"what\":\"sanitizer\",\"launches\":" + std::to_string(launches) + "}");
+}
+
+}  // namespace scanjit::test
