@@ -270,7 +270,11 @@ TEST_CASE("random mutations of a file never do harm", "[io]") {
       switch (below(4)) {
         case 0: bytes[place] = static_cast<char>(random()); break;
         case 1: bytes.erase(place, below(20)); break;
-        case 2: bytes.insert(place, bytes.substr(below(bytes.size()), below(40))); break;
+        case 2: {
+          const std::size_t from = below(bytes.size()), size = below(40);
+          bytes.insert(place, bytes.substr(from, size));
+          break;
+        }
         default: bytes.insert(place, pieces[below(std::size(pieces))]); break;
       }
       if (bytes.size() < 9) bytes = sample_file();

@@ -1,14 +1,15 @@
-// The GPU oracle's source, compiled for the host: every thread of a block is a thread here. It must agree
-// with the CPU oracle, bit for bit in its rounding half, before it judges anything on a GPU.
+// The GPU oracle's source, compiled for the host: every thread of a block is a fiber here, and
+// __syncthreads hands over to the next. It must agree with the CPU oracle, bit for bit in its rounding
+// half, before it judges anything on a GPU.
+#include <ucontext.h>
+
 #include <algorithm>
-#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "reference/compare.hpp"
@@ -20,12 +21,13 @@ namespace host_cuda {
 struct Index {
   unsigned x = 0;
 };
-thread_local Index threadIdx, blockIdx;
-std::unique_ptr<std::barrier<>> block_barrier;
+Index threadIdx, blockIdx;
+ucontext_t scheduler;
+std::vector<ucontext_t> fibers;  // one per thread of the block
 extern "C" unsigned char memory[];  // the kernel's dynamic shared memory
 alignas(16) unsigned char memory[256 * 1024];
 
-void __syncthreads() { block_barrier->arrive_and_wait(); }
+void __syncthreads() { swapcontext(&fibers[threadIdx.x], &scheduler); }
 float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 float __fmul_rn(float a, float b) { return a * b; }
@@ -56,21 +58,35 @@ namespace host_cuda {
 #undef __align__
 #undef __launch_bounds__
 
+OracleParams launched;
+unsigned finished = 0;  // threads of the block that have returned
+void run_thread() {
+  oracle_gated_delta_h(launched);
+  ++finished;
+}
+
+/// Runs the blocks one after the other. A thread that returns while others wait at a barrier is an error.
 void launch(const OracleParams& params) {
-  block_barrier = std::make_unique<std::barrier<>>(kOracleThreads);
+  constexpr std::size_t kStackBytes = 64 * 1024;
+  constexpr auto kThreads = static_cast<unsigned>(kOracleThreads);
+  const auto stacks = std::make_unique<unsigned char[]>(kStackBytes * kThreads);
+  launched = params;
+  fibers.resize(kThreads);
   const auto blocks = static_cast<unsigned>(oracle_blocks(params.N, params.HV, params.V));
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < static_cast<unsigned>(kOracleThreads); ++t) {
-    threads.emplace_back([=] {
-      threadIdx.x = t;
-      for (unsigned block = 0; block < blocks; ++block) {
-        blockIdx.x = block;
-        oracle_gated_delta_h(params);
-        __syncthreads();  // the blocks take turns in the one shared memory
-      }
-    });
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    finished = 0;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      getcontext(&fibers[t]);
+      fibers[t].uc_stack.ss_sp = stacks.get() + t * kStackBytes;
+      fibers[t].uc_stack.ss_size = kStackBytes;
+      fibers[t].uc_link = &scheduler;
+      makecontext(&fibers[t], run_thread, 0);
+    }
+    while (finished == 0) {
+      for (threadIdx.x = 0; threadIdx.x < kThreads; ++threadIdx.x) swapcontext(&scheduler, &fibers[threadIdx.x]);
+      REQUIRE((finished == 0 || finished == kThreads));
+    }
   }
-  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace host_cuda
