@@ -233,7 +233,7 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
 std::string GatedDeltaH::source_class() const {
   const int k = next_power_of_two(params::padded_k(static_cast<int>(problem_.K)));
   const std::int64_t v = std::min<std::int64_t>(128, ceil_divide(problem_.V, 16) * 16);
-  return "K" + std::to_string(k) + "-V" + std::to_string(v) + "-BT" + std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
+  return std::string("K") + std::to_string(k) + "-V" + std::to_string(v) + "-BT" + std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
 }
 
 jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
