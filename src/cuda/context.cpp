@@ -25,7 +25,8 @@ RelaxedCaptureScope::~RelaxedCaptureScope() {
 
 Result<PrimaryContext> PrimaryContext::retain(const DriverApi& api, CUdevice device) {
   CUcontext context = nullptr;
-  SCANJIT_TRY(check(api, api.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain"));
+  SCANJIT_TRY(
+      check(api, api.cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain"));
   return PrimaryContext(api, device, context);
 }
 
@@ -56,7 +57,8 @@ Result<ContextId> identify(const DriverApi& api, CUcontext context) {
   if (result == CUDA_ERROR_INVALID_CONTEXT) {
     ErrorDetails details;
     details.cuda_result = result;
-    return Status(ErrorCode::kDeviceLost, "the CUDA context has been destroyed", std::move(details));
+    return Status(ErrorCode::kDeviceLost, "the CUDA context has been destroyed",
+                  std::move(details));
   }
   SCANJIT_TRY(check(api, result, "cuCtxGetId"));
   SCANJIT_ASSIGN_OR_RETURN(const ScopedContext scope, ScopedContext::enter(api, context));
@@ -65,8 +67,8 @@ Result<ContextId> identify(const DriverApi& api, CUcontext context) {
 }
 
 Result<CUcontext> stream_context(const DriverApi& api, CUstream stream) {
-  // The default streams' handles are 0, 1 and 2. Asking about the legacy one while a blocking stream
-  // captures would be an error; it belongs to the current context anyway.
+  // The default streams' handles are 0, 1 and 2. Asking about the legacy one while a blocking
+  // stream captures would be an error; it belongs to the current context anyway.
   if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return current_context(api);
   CUcontext context = nullptr;
   SCANJIT_TRY(check(api, api.cuStreamGetCtx(stream, &context), "cuStreamGetCtx"));

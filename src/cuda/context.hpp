@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Contexts: make one current for a scope, hold a device's primary one, run driver calls that another
-/// thread's stream capture must not notice.
+/// Contexts: make one current for a scope, hold a device's primary one, run driver calls that
+/// another thread's stream capture must not notice.
 
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace scanjit::cuda {
 
-/// Makes `context` current for the life of the object; what was current before is current again after,
-/// on every way out. Pops only what it pushed. Must end on the thread that it began on.
+/// Makes `context` current for the life of the object; what was current before is current again
+/// after, on every way out. Pops only what it pushed. Must end on the thread that it began on.
 class ScopedContext {
  public:
   [[nodiscard]] static Result<ScopedContext> enter(const DriverApi& api, CUcontext context);
@@ -23,8 +23,9 @@ class ScopedContext {
   const DriverApi* api_;
 };
 
-/// Driver calls of this thread that may load, allocate or query neither fail in nor invalidate a stream
-/// capture that this or another thread has begun. The thread's mode is restored at the end of the scope.
+/// Driver calls of this thread that may load, allocate or query neither fail in nor invalidate a
+/// stream capture that this or another thread has begun. The thread's mode is restored at the end
+/// of the scope.
 class RelaxedCaptureScope {
  public:
   explicit RelaxedCaptureScope(const DriverApi& api) noexcept;
@@ -38,8 +39,8 @@ class RelaxedCaptureScope {
   bool exchanged_ = false;
 };
 
-/// A device's primary context, retained for the life of the object (which makes it if nobody had). It is
-/// not made current.
+/// A device's primary context, retained for the life of the object (which makes it if nobody had).
+/// It is not made current.
 class PrimaryContext {
  public:
   [[nodiscard]] static Result<PrimaryContext> retain(const DriverApi& api, CUdevice device);
@@ -59,8 +60,8 @@ class PrimaryContext {
 /// The context that is current on this thread; null if none is.
 [[nodiscard]] Result<CUcontext> current_context(const DriverApi& api);
 
-/// A context and what it may be known by for ever: addresses are reused after a context is destroyed,
-/// ids are not.
+/// A context and what it may be known by for ever: addresses are reused after a context is
+/// destroyed, ids are not.
 struct ContextId {
   CUcontext context = nullptr;
   CUdevice device = 0;

@@ -41,9 +41,10 @@ std::string parse_driver_version(const std::string& proc_text) {
     }
     std::size_t end = i;
     while (end < proc_text.size() && (is_digit(proc_text[end]) || proc_text[end] == '.')) ++end;
-    const std::string word = proc_text.substr(i, end - i);
+    std::string word = proc_text.substr(i, end - i);
     const auto dots = std::count(word.begin(), word.end(), '.');
-    const bool whole = end == proc_text.size() || std::isspace(static_cast<unsigned char>(proc_text[end])) != 0;
+    const bool whole =
+        end == proc_text.size() || std::isspace(static_cast<unsigned char>(proc_text[end])) != 0;
     if (whole && dots >= 1 && is_digit(word.back())) return word;
     i = end;
   }
@@ -62,8 +63,8 @@ Result<CUdevice> device_of_ordinal(const DriverApi& api, int ordinal) {
   SCANJIT_ASSIGN_OR_RETURN(const int count, device_count(api));
   if (count == 0) return unsupported("the CUDA driver sees no device");
   if (ordinal < 0 || ordinal >= count) {
-    return invalid_argument("device is " + std::to_string(ordinal) + ", the process sees devices 0 to " +
-                            std::to_string(count - 1));
+    return invalid_argument("device is " + std::to_string(ordinal) +
+                            ", the process sees devices 0 to " + std::to_string(count - 1));
   }
   CUdevice device = 0;
   SCANJIT_TRY(check(api, api.cuDeviceGet(&device, ordinal), "cuDeviceGet"));
@@ -74,7 +75,9 @@ Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontex
   DeviceFacts facts;
   facts.device = device;
   std::array<char, 256> name = {};
-  SCANJIT_TRY(check(api, api.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), "cuDeviceGetName"));
+  SCANJIT_TRY(check(api,
+                    api.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device),
+                    "cuDeviceGetName"));
   facts.name = name.data();
   CUuuid uuid = {};
   SCANJIT_TRY(check(api, api.cuDeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
@@ -103,7 +106,8 @@ Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontex
       {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &pools},
   };
   for (const auto& [attribute, value] : wanted) {
-    SCANJIT_TRY(check(api, api.cuDeviceGetAttribute(value, attribute, device), "cuDeviceGetAttribute"));
+    SCANJIT_TRY(
+        check(api, api.cuDeviceGetAttribute(value, attribute, device), "cuDeviceGetAttribute"));
   }
   facts.l2_bytes = l2;
   facts.memory_pools = pools != 0;
@@ -112,7 +116,8 @@ Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontex
   if (context != nullptr && api.cuCtxGetDevResource != nullptr) {
     // Not every kind of context has this resource; the device's count stands then.
     CUdevResource resource = {};
-    if (api.cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS && resource.sm.smCount > 0) {
+    if (api.cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS &&
+        resource.sm.smCount > 0) {
       facts.sm_count = std::min(facts.sm_count, static_cast<int>(resource.sm.smCount));
     }
   }
@@ -121,7 +126,8 @@ Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontex
   SCANJIT_TRY(check(api, api.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));
   facts.cuda_version = version_text(cuda_version);
   constexpr std::int64_t kMostBytes = 1 << 16;
-  const Result<std::string> proc = os::posix_file_system().read_file("/proc/driver/nvidia/version", kMostBytes);
+  const Result<std::string> proc =
+      os::posix_file_system().read_file("/proc/driver/nvidia/version", kMostBytes);
   if (proc.ok()) facts.driver = parse_driver_version(*proc);
   if (facts.driver.empty()) facts.driver = "cuda-" + facts.cuda_version;
   return facts;

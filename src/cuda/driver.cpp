@@ -22,11 +22,12 @@ std::vector<std::string> driver_files(const Environment& environment) {
 // Fills the table from one library; the error is a clause for the list of what was tried.
 Result<DriverApi> fill_table(const os::DynamicLibrary& library) {
   DriverApi api;
-#define SCANJIT_REQUIRED_FUNCTION(member, exported, parameters)                                             \
-  if (auto address = library.symbol(#exported); address.ok()) {                                             \
-    api.member = reinterpret_cast<decltype(api.member)>(*address);                                          \
-  } else {                                                                                                  \
-    return unsupported(library.path() + " has no " #exported ": the driver is older than CUDA 12.0 (525)"); \
+#define SCANJIT_REQUIRED_FUNCTION(member, exported, parameters)                        \
+  if (auto address = library.symbol(#exported); address.ok()) {                        \
+    api.member = reinterpret_cast<decltype(api.member)>(*address);                     \
+  } else {                                                                             \
+    return unsupported(library.path() + " has no " #exported                           \
+                                        ": the driver is older than CUDA 12.0 (525)"); \
   }
 #define SCANJIT_OPTIONAL_FUNCTION(member, exported, parameters) \
   if (auto address = library.symbol(#exported); address.ok())   \
@@ -77,8 +78,9 @@ Result<DriverApi> open_driver(const Environment& environment, os::LibraryLoader&
     if (api.ok()) return api;
     tried += (tried.empty() ? "" : "; ") + file + " (" + api.status().message() + ")";
   }
-  const std::string hint =
-      environment.scanjit_cuda_library.empty() ? " (SCANJIT_CUDA_LIBRARY can name its file)" : " (SCANJIT_CUDA_LIBRARY)";
+  const std::string hint = environment.scanjit_cuda_library.empty()
+                               ? " (SCANJIT_CUDA_LIBRARY can name its file)"
+                               : " (SCANJIT_CUDA_LIBRARY)";
   return unsupported("no usable CUDA driver; looked at" + hint + ": " + tried);
 }
 
@@ -102,15 +104,18 @@ Status check(const DriverApi& api, CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return {};
   const char* name = nullptr;
   const char* text = nullptr;
-  if (api.cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "an error unknown to the driver";
-  if (api.cuGetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr) text = "no description";
+  if (api.cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr)
+    name = "an error unknown to the driver";
+  if (api.cuGetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr)
+    text = "no description";
   const ErrorCode code = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kOutOfMemory
                          : is_sticky(result)                ? ErrorCode::kDeviceLost
                                                             : ErrorCode::kCudaError;
   ErrorDetails details;
   details.cuda_result = result;
   return Status(code,
-                std::string(call) + " failed: " + name + " (" + std::to_string(static_cast<int>(result)) + "): " + text,
+                std::string(call) + " failed: " + name + " (" +
+                    std::to_string(static_cast<int>(result)) + "): " + text,
                 std::move(details));
 }
 

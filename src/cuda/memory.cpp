@@ -6,10 +6,12 @@
 
 namespace scanjit::cuda {
 
-Result<ScratchPool> ScratchPool::create(const DriverApi& api, CUdevice device, std::int64_t limit_bytes) {
+Result<ScratchPool> ScratchPool::create(const DriverApi& api, CUdevice device,
+                                        std::int64_t limit_bytes) {
   int supported = 0;
-  SCANJIT_TRY(check(api, api.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device),
-                    "cuDeviceGetAttribute"));
+  SCANJIT_TRY(check(
+      api, api.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device),
+      "cuDeviceGetAttribute"));
   if (supported == 0) return unsupported("the device has no stream-ordered memory pools");
   CUmemPoolProps properties = {};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -45,15 +47,19 @@ ScratchPool::~ScratchPool() {
 }
 
 Result<CUdeviceptr> ScratchPool::take(std::int64_t bytes, CUstream stream) {
-  if (bytes <= 0) return invalid_argument("scratch of " + std::to_string(bytes) + " bytes was asked for");
+  if (bytes <= 0)
+    return invalid_argument("scratch of " + std::to_string(bytes) + " bytes was asked for");
   if (bytes > limit_bytes_ - taken_bytes_) {
-    return Status(ErrorCode::kOutOfMemory, "scratch of " + std::to_string(bytes) + " bytes beside " +
-                                               std::to_string(taken_bytes_) + " in use would pass the limit of " +
+    return Status(ErrorCode::kOutOfMemory, "scratch of " + std::to_string(bytes) +
+                                               " bytes beside " + std::to_string(taken_bytes_) +
+                                               " in use would pass the limit of " +
                                                std::to_string(limit_bytes_));
   }
   CUdeviceptr pointer = 0;
-  SCANJIT_TRY(check(*api_, api_->cuMemAllocFromPoolAsync(&pointer, static_cast<std::size_t>(bytes), pool_, stream),
-                    "cuMemAllocFromPoolAsync"));
+  SCANJIT_TRY(
+      check(*api_,
+            api_->cuMemAllocFromPoolAsync(&pointer, static_cast<std::size_t>(bytes), pool_, stream),
+            "cuMemAllocFromPoolAsync"));
   taken_bytes_ += bytes;
   return pointer;
 }
@@ -64,20 +70,26 @@ Status ScratchPool::give_back(CUdeviceptr pointer, std::int64_t bytes, CUstream 
   return {};
 }
 
-Status ScratchPool::trim() { return check(*api_, api_->cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo"); }
+Status ScratchPool::trim() {
+  return check(*api_, api_->cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo");
+}
 
 Result<DeviceBuffer> DeviceBuffer::allocate(const DriverApi& api, std::int64_t bytes) {
-  if (bytes < 0) return invalid_argument("a buffer of " + std::to_string(bytes) + " bytes was asked for");
+  if (bytes < 0)
+    return invalid_argument("a buffer of " + std::to_string(bytes) + " bytes was asked for");
   DeviceBuffer buffer;
   buffer.api_ = &api;
   if (bytes == 0) return buffer;
-  SCANJIT_TRY(check(api, api.cuMemAlloc(&buffer.pointer_, static_cast<std::size_t>(bytes)), "cuMemAlloc"));
+  SCANJIT_TRY(
+      check(api, api.cuMemAlloc(&buffer.pointer_, static_cast<std::size_t>(bytes)), "cuMemAlloc"));
   buffer.bytes_ = bytes;
   return buffer;
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
-    : api_(other.api_), pointer_(std::exchange(other.pointer_, 0)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : api_(other.api_),
+      pointer_(std::exchange(other.pointer_, 0)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   std::swap(api_, other.api_);
@@ -91,20 +103,24 @@ DeviceBuffer::~DeviceBuffer() {
 }
 
 void* DeviceBuffer::data() const noexcept {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer_));
+  // The driver's addresses are integers.
+  return reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
+      static_cast<std::uintptr_t>(pointer_));
 }
 
 namespace {
 
 Status check_bounds(std::int64_t bytes, std::int64_t offset, std::int64_t size) {
   if (bytes >= 0 && offset >= 0 && offset <= size && bytes <= size - offset) return {};
-  return invalid_argument("a copy of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
-                          " passes the end of a buffer of " + std::to_string(size));
+  return invalid_argument("a copy of " + std::to_string(bytes) + " bytes at " +
+                          std::to_string(offset) + " passes the end of a buffer of " +
+                          std::to_string(size));
 }
 
 }  // namespace
 
-Status DeviceBuffer::upload(const void* from, std::int64_t bytes, std::int64_t offset, CUstream stream) {
+Status DeviceBuffer::upload(const void* from, std::int64_t bytes, std::int64_t offset,
+                            CUstream stream) {
   SCANJIT_TRY(check_bounds(bytes, offset, bytes_));
   if (bytes == 0) return {};
   SCANJIT_TRY(check(*api_,
@@ -114,7 +130,8 @@ Status DeviceBuffer::upload(const void* from, std::int64_t bytes, std::int64_t o
   return check(*api_, api_->cuStreamSynchronize(stream), "cuStreamSynchronize");
 }
 
-Status DeviceBuffer::download(void* to, std::int64_t bytes, std::int64_t offset, CUstream stream) const {
+Status DeviceBuffer::download(void* to, std::int64_t bytes, std::int64_t offset,
+                              CUstream stream) const {
   SCANJIT_TRY(check_bounds(bytes, offset, bytes_));
   if (bytes == 0) return {};
   SCANJIT_TRY(check(*api_,
@@ -126,7 +143,8 @@ Status DeviceBuffer::download(void* to, std::int64_t bytes, std::int64_t offset,
 
 Status DeviceBuffer::fill(unsigned char value, CUstream stream) {
   if (bytes_ == 0) return {};
-  return check(*api_, api_->cuMemsetD8Async(pointer_, value, static_cast<std::size_t>(bytes_), stream),
+  return check(*api_,
+               api_->cuMemsetD8Async(pointer_, value, static_cast<std::size_t>(bytes_), stream),
                "cuMemsetD8Async");
 }
 

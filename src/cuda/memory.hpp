@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Device memory: a private pool for scratch that is taken and given back in stream order, and plain
-/// buffers for tools and tests.
+/// Device memory: a private pool for scratch that is taken and given back in stream order, and
+/// plain buffers for tools and tests.
 
 #include <cstdint>
 
@@ -9,14 +9,15 @@
 
 namespace scanjit::cuda {
 
-/// Scratch from a pool of our own: nothing that the caller's allocator holds is touched, and no call
-/// synchronises. Not thread-safe. All that was taken must have been given back before it ends.
+/// Scratch from a pool of our own: nothing that the caller's allocator holds is touched, and no
+/// call synchronises. Not thread-safe. All that was taken must have been given back before it ends.
 class ScratchPool {
  public:
-  /// A pool on `device` that never gives out more than `limit_bytes` at a time. It keeps what was given
-  /// back until `trim` or its end.
-  /// Errors: kUnsupported if the device has no stream-ordered pools.
-  [[nodiscard]] static Result<ScratchPool> create(const DriverApi& api, CUdevice device, std::int64_t limit_bytes);
+  /// A pool on `device` that never gives out more than `limit_bytes` at a time. It keeps what was
+  /// given back until `trim` or its end. Errors: kUnsupported if the device has no stream-ordered
+  /// pools.
+  [[nodiscard]] static Result<ScratchPool> create(const DriverApi& api, CUdevice device,
+                                                  std::int64_t limit_bytes);
   ScratchPool(ScratchPool&& other) noexcept;
   ScratchPool& operator=(ScratchPool&& other) noexcept;
   ~ScratchPool();
@@ -38,7 +39,8 @@ class ScratchPool {
   std::int64_t taken_bytes_ = 0;
 };
 
-/// Plain device memory of the current context; for tools and tests (allocating and freeing synchronise).
+/// Plain device memory of the current context; for tools and tests (allocating and freeing
+/// synchronise).
 class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;
@@ -52,8 +54,10 @@ class DeviceBuffer {
   [[nodiscard]] void* data() const noexcept;
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
   /// Copies on `stream` and waits for it. Errors: kInvalidArgument if out of bounds.
-  [[nodiscard]] Status upload(const void* from, std::int64_t bytes, std::int64_t offset, CUstream stream);
-  [[nodiscard]] Status download(void* to, std::int64_t bytes, std::int64_t offset, CUstream stream) const;
+  [[nodiscard]] Status upload(const void* from, std::int64_t bytes, std::int64_t offset,
+                              CUstream stream);
+  [[nodiscard]] Status download(void* to, std::int64_t bytes, std::int64_t offset,
+                                CUstream stream) const;
   /// Fills with a byte, in stream order.
   [[nodiscard]] Status fill(unsigned char value, CUstream stream);
 

@@ -26,7 +26,8 @@ Result<Module> Module::load(const DriverApi& api, const std::string& cubin) {
   const CUresult result = api.cuModuleLoadData(&module, cubin.data());
   if (refuses_image(result)) {
     const Status status = check(api, result, "cuModuleLoadData");
-    return Status(ErrorCode::kUnsupported, "the driver refuses the machine code: " + status.message(), status.details());
+    return Status(ErrorCode::kUnsupported,
+                  "the driver refuses the machine code: " + status.message(), status.details());
   }
   SCANJIT_TRY(check(api, result, "cuModuleLoadData"));
   return Module(api, module);
@@ -35,7 +36,8 @@ Result<Module> Module::load(const DriverApi& api, const std::string& cubin) {
 Result<CUfunction> Module::function(const std::string& name) const {
   CUfunction function = nullptr;
   const CUresult result = api_->cuModuleGetFunction(&function, module_, name.c_str());
-  if (result == CUDA_ERROR_NOT_FOUND) return not_found("the loaded machine code has no kernel named " + name);
+  if (result == CUDA_ERROR_NOT_FOUND)
+    return not_found("the loaded machine code has no kernel named " + name);
   SCANJIT_TRY(check(*api_, result, "cuModuleGetFunction"));
   return function;
 }
@@ -54,7 +56,8 @@ Result<FunctionFacts> function_facts(const DriverApi& api, CUfunction function) 
       {CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &facts.max_threads},
   };
   for (const auto& [attribute, value] : wanted) {
-    SCANJIT_TRY(check(api, api.cuFuncGetAttribute(value, attribute, function), "cuFuncGetAttribute"));
+    SCANJIT_TRY(
+        check(api, api.cuFuncGetAttribute(value, attribute, function), "cuFuncGetAttribute"));
   }
   return facts;
 }
@@ -63,7 +66,8 @@ Status prepare(const DriverApi& api, CUfunction function, int smem_bytes) {
   const CUresult result =
       api.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes);
   if (result == CUDA_ERROR_INVALID_VALUE) {
-    return unsupported("the device has no " + std::to_string(smem_bytes) + " bytes of shared memory for one block");
+    return unsupported("the device has no " + std::to_string(smem_bytes) +
+                       " bytes of shared memory for one block");
   }
   SCANJIT_TRY(check(api, result, "cuFuncSetAttribute"));
   // Older drivers load a function's code in cuModuleGetFunction.
@@ -74,8 +78,8 @@ Status prepare(const DriverApi& api, CUfunction function, int smem_bytes) {
 Result<int> blocks_per_sm(const DriverApi& api, CUfunction function, int threads, int smem_bytes) {
   int blocks = 0;
   SCANJIT_TRY(check(api,
-                    api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads,
-                                                                    static_cast<std::size_t>(smem_bytes)),
+                    api.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                        &blocks, function, threads, static_cast<std::size_t>(smem_bytes)),
                     "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
   return blocks;
 }

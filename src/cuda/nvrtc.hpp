@@ -14,25 +14,30 @@
 
 namespace scanjit::cuda {
 
-enum nvrtcResult : int { NVRTC_SUCCESS = 0, NVRTC_ERROR_OUT_OF_MEMORY = 1, NVRTC_ERROR_COMPILATION = 6 };
+enum nvrtcResult : int {
+  NVRTC_SUCCESS = 0,
+  NVRTC_ERROR_OUT_OF_MEMORY = 1,
+  NVRTC_ERROR_COMPILATION = 6
+};
 using nvrtcProgram = struct nvrtcProgram_st*;
 
 // X(function, return type, parameters)
-#define SCANJIT_NVRTC_FUNCTIONS(X)                                                                             \
-  X(nvrtcGetErrorString, const char*, (nvrtcResult result))                                                    \
-  X(nvrtcVersion, nvrtcResult, (int* major, int* minor))                                                       \
-  X(nvrtcGetNumSupportedArchs, nvrtcResult, (int* count))                                                      \
-  X(nvrtcGetSupportedArchs, nvrtcResult, (int* archs))                                                         \
-  X(nvrtcCreateProgram, nvrtcResult,                                                                           \
-    (nvrtcProgram* program, const char* source, const char* name, int headers, const char* const* header_texts, \
-     const char* const* header_names))                                                                         \
-  X(nvrtcDestroyProgram, nvrtcResult, (nvrtcProgram* program))                                                 \
-  X(nvrtcCompileProgram, nvrtcResult, (nvrtcProgram program, int count, const char* const* options))           \
-  X(nvrtcGetPTXSize, nvrtcResult, (nvrtcProgram program, std::size_t* bytes))                                  \
-  X(nvrtcGetPTX, nvrtcResult, (nvrtcProgram program, char* ptx))                                               \
-  X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t* bytes))                                \
-  X(nvrtcGetCUBIN, nvrtcResult, (nvrtcProgram program, char* cubin))                                           \
-  X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t* bytes))                           \
+#define SCANJIT_NVRTC_FUNCTIONS(X)                                                    \
+  X(nvrtcGetErrorString, const char*, (nvrtcResult result))                           \
+  X(nvrtcVersion, nvrtcResult, (int* major, int* minor))                              \
+  X(nvrtcGetNumSupportedArchs, nvrtcResult, (int* count))                             \
+  X(nvrtcGetSupportedArchs, nvrtcResult, (int* archs))                                \
+  X(nvrtcCreateProgram, nvrtcResult,                                                  \
+    (nvrtcProgram * program, const char* source, const char* name, int headers,       \
+     const char* const* header_texts, const char* const* header_names))               \
+  X(nvrtcDestroyProgram, nvrtcResult, (nvrtcProgram * program))                       \
+  X(nvrtcCompileProgram, nvrtcResult,                                                 \
+    (nvrtcProgram program, int count, const char* const* options))                    \
+  X(nvrtcGetPTXSize, nvrtcResult, (nvrtcProgram program, std::size_t * bytes))        \
+  X(nvrtcGetPTX, nvrtcResult, (nvrtcProgram program, char* ptx))                      \
+  X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t * bytes))      \
+  X(nvrtcGetCUBIN, nvrtcResult, (nvrtcProgram program, char* cubin))                  \
+  X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t * bytes)) \
   X(nvrtcGetProgramLog, nvrtcResult, (nvrtcProgram program, char* log))
 
 struct NvrtcApi {
@@ -45,16 +50,18 @@ struct NvrtcApi {
   std::string version;
   /// "13.0.88 CL-36424714": two NVRTCs with the same build make the same cubin of the same source.
   std::string build;
-  std::string library;         ///< the file that was opened
-  std::string builtins;        ///< libnvrtc-builtins as opened from the same folder; "" if none lies there
-  std::vector<int> archs;      ///< what it compiles for: 80, 90, 100, ...
+  std::string library;  ///< the file that was opened
+  std::string
+      builtins;  ///< libnvrtc-builtins as opened from the same folder; "" if none lies there
+  std::vector<int> archs;  ///< what it compiles for: 80, 90, 100, ...
 };
 
-/// Opens NVRTC and the libnvrtc-builtins that lies beside it, which NVRTC itself would look for on the
-/// loader path only, and compiles an empty program to see that they work and of which build they are. Looked for: SCANJIT_NVRTC_LIBRARY (a file; nothing else is tried
-/// when it is set), the loader path, CUDA_HOME and CUDA_PATH, /usr/local/cuda*, distributions' folders,
-/// and the Python packages' nvidia/*/lib under VIRTUAL_ENV, CONDA_PREFIX, the user's and the system's
-/// pythons. Version 13 is preferred where a folder has both. The library stays open for the life of the
+/// Opens NVRTC and the libnvrtc-builtins that lies beside it, which NVRTC itself would look for on
+/// the loader path only, and compiles an empty program to see that they work and of which build
+/// they are. Looked for: SCANJIT_NVRTC_LIBRARY (a file; nothing else is tried when it is set), the
+/// loader path, CUDA_HOME and CUDA_PATH, /usr/local/cuda*, distributions' folders, and the Python
+/// packages' nvidia/*/lib under VIRTUAL_ENV, CONDA_PREFIX, the user's and the system's pythons.
+/// Version 13 is preferred where a folder has both. The library stays open for the life of the
 /// process. Errors: kUnsupported, with a sentence that lists where was looked.
 [[nodiscard]] Result<NvrtcApi> open_nvrtc(const Environment& environment,
                                           os::LibraryLoader& loader = os::system_loader(),
@@ -81,8 +88,10 @@ enum class NvrtcTarget { kCubin, kPtx };
 
 /// Compiles one translation unit. Thread-safe: several compile at once.
 /// Errors: kCompileFailed with the compiler's log in the details; kOutOfMemory; kInternal.
-[[nodiscard]] Result<NvrtcOutput> compile(const NvrtcApi& api, const std::string& name, const std::string& source,
+[[nodiscard]] Result<NvrtcOutput> compile(const NvrtcApi& api, const std::string& name,
+                                          const std::string& source,
                                           const std::vector<NvrtcHeader>& headers,
-                                          const std::vector<std::string>& options, NvrtcTarget target);
+                                          const std::vector<std::string>& options,
+                                          NvrtcTarget target);
 
 }  // namespace scanjit::cuda

@@ -25,7 +25,8 @@ std::optional<std::vector<int>> parse_version(std::string_view text) {
 }
 
 // Names in `folder` that are `prefix` and a version, newest first.
-std::vector<std::string> versioned_names(const std::string& folder, std::string_view prefix, os::FileSystem& files) {
+std::vector<std::string> versioned_names(const std::string& folder, std::string_view prefix,
+                                         os::FileSystem& files) {
   std::vector<std::pair<std::vector<int>, std::string>> found;
   const auto names = files.list_directory(folder);
   if (!names.ok()) return {};
@@ -37,6 +38,7 @@ std::vector<std::string> versioned_names(const std::string& folder, std::string_
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<std::string> sorted;
+  sorted.reserve(found.size());
   for (auto& [version, name] : found) sorted.push_back(std::move(name));
   return sorted;
 }
@@ -48,12 +50,14 @@ class FolderList {
   void add(const std::string& folder) {
     const auto info = files_.info(folder);
     if (!info.ok() || info->type != os::FileType::kDirectory) return;
-    if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end()) folders_.push_back(folder);
+    if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end())
+      folders_.push_back(folder);
   }
 
   void add_toolkit(const std::string& root) {
     if (root.empty()) return;
-    for (const char* folder : {"lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"}) {
+    for (const char* folder :
+         {"lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"}) {
       add(os::join_path(root, folder));
     }
   }
@@ -91,9 +95,12 @@ std::vector<std::string> nvrtc_folders(const Environment& environment, os::FileS
   list.add_toolkit(environment.cuda_home);
   list.add_toolkit(environment.cuda_path);
   list.add_toolkit("/usr/local/cuda");
-  for (const std::string& name : versioned_names("/usr/local", "cuda-", files)) list.add_toolkit("/usr/local/" + name);
+  for (const std::string& name : versioned_names("/usr/local", "cuda-", files))
+    list.add_toolkit("/usr/local/" + name);
   list.add_toolkit("/opt/cuda");
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"}) list.add(folder);
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"})
+    list.add(folder);
 
   list.add_python(environment.virtual_env);
   if (!environment.conda_prefix.empty()) list.add(os::join_path(environment.conda_prefix, "lib"));
@@ -110,16 +117,19 @@ std::vector<std::string> nvrtc_files(const std::string& folder, os::FileSystem& 
   constexpr int kOldestMajor = 12;
   std::vector<std::string> paths;
   for (const std::string& name : versioned_names(folder, "libnvrtc.so.", files)) {
-    const auto version = parse_version(std::string_view(name).substr(std::string_view("libnvrtc.so.").size()));
+    const auto version =
+        parse_version(std::string_view(name).substr(std::string_view("libnvrtc.so.").size()));
     // One number: the others are the same files under the full version of the release.
-    if (version->size() == 1 && version->front() >= kOldestMajor) paths.push_back(os::join_path(folder, name));
+    if (version->size() == 1 && version->front() >= kOldestMajor)
+      paths.push_back(os::join_path(folder, name));
   }
   const std::string plain = os::join_path(folder, "libnvrtc.so");
   if (files.exists(plain)) paths.push_back(plain);
   return paths;
 }
 
-std::string nvrtc_builtins_file(const std::string& folder, int major, int minor, os::FileSystem& files) {
+std::string nvrtc_builtins_file(const std::string& folder, int major, int minor,
+                                os::FileSystem& files) {
   const std::string exact = os::join_path(
       folder, "libnvrtc-builtins.so." + std::to_string(major) + "." + std::to_string(minor));
   return files.exists(exact) ? exact : std::string();

@@ -6,7 +6,8 @@ namespace scanjit::cuda {
 
 Result<OwnedStream> OwnedStream::create(const DriverApi& api, Priority priority) {
   int least = 0, greatest = 0;
-  SCANJIT_TRY(check(api, api.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  SCANJIT_TRY(check(api, api.cuCtxGetStreamPriorityRange(&least, &greatest),
+                    "cuCtxGetStreamPriorityRange"));
   CUstream stream = nullptr;
   SCANJIT_TRY(check(api,
                     api.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
@@ -34,12 +35,15 @@ Status OwnedStream::synchronize() const {
 
 Result<Event> Event::create(const DriverApi& api, Kind kind) {
   CUevent event = nullptr;
-  SCANJIT_TRY(check(api, api.cuEventCreate(&event, kind == Kind::kTiming ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING),
-                    "cuEventCreate"));
+  SCANJIT_TRY(check(
+      api,
+      api.cuEventCreate(&event, kind == Kind::kTiming ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING),
+      "cuEventCreate"));
   return Event(api, event);
 }
 
-Event::Event(Event&& other) noexcept : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
+Event::Event(Event&& other) noexcept
+    : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
 
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(api_, other.api_);
@@ -55,7 +59,9 @@ Status Event::record(CUstream stream) const {
   return check(*api_, api_->cuEventRecord(event_, stream), "cuEventRecord");
 }
 
-Status Event::synchronize() const { return check(*api_, api_->cuEventSynchronize(event_), "cuEventSynchronize"); }
+Status Event::synchronize() const {
+  return check(*api_, api_->cuEventSynchronize(event_), "cuEventSynchronize");
+}
 
 Result<bool> Event::done() const {
   const CUresult result = api_->cuEventQuery(event_);
@@ -66,7 +72,8 @@ Result<bool> Event::done() const {
 
 Result<double> Event::microseconds_since(const Event& start) const {
   float milliseconds = 0;
-  SCANJIT_TRY(check(*api_, api_->cuEventElapsedTime(&milliseconds, start.event_, event_), "cuEventElapsedTime"));
+  SCANJIT_TRY(check(*api_, api_->cuEventElapsedTime(&milliseconds, start.event_, event_),
+                    "cuEventElapsedTime"));
   return static_cast<double>(milliseconds) * 1e3;
 }
 

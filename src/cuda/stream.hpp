@@ -6,8 +6,8 @@
 
 namespace scanjit::cuda {
 
-/// A private non-blocking stream of the current context. Destroyed without waiting for its work. The
-/// context that it was made in must be current, or alive, when it ends.
+/// A private non-blocking stream of the current context. Destroyed without waiting for its work.
+/// The context that it was made in must be current, or alive, when it ends.
 class OwnedStream {
  public:
   enum class Priority { kLowest, kNormal };
@@ -16,7 +16,8 @@ class OwnedStream {
   OwnedStream& operator=(OwnedStream&& other) noexcept;
   ~OwnedStream();
   [[nodiscard]] CUstream get() const noexcept { return stream_; }
-  /// Waits for the stream's work. Errors: kDeviceLost and kCudaError: also what earlier work did wrong.
+  /// Waits for the stream's work. Errors: kDeviceLost and kCudaError: also what earlier work did
+  /// wrong.
   [[nodiscard]] Status synchronize() const;
 
  private:

@@ -10,8 +10,10 @@ namespace scanjit::cuda {
 namespace {
 
 // Ends the capture whatever the work did: an open capture would leave the stream unusable.
-Result<CUgraph> capture_graph(const DriverApi& api, CUstream stream, int repeats, const GraphTimer::Work& work) {
-  SCANJIT_TRY(check(api, api.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture"));
+Result<CUgraph> capture_graph(const DriverApi& api, CUstream stream, int repeats,
+                              const GraphTimer::Work& work) {
+  SCANJIT_TRY(check(api, api.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+                    "cuStreamBeginCapture"));
   Status worked;
   for (int i = 0; i < repeats && worked.ok(); ++i) {
     worked = guard([&] { return work(stream); });
@@ -28,8 +30,10 @@ Result<CUgraph> capture_graph(const DriverApi& api, CUstream stream, int repeats
 
 }  // namespace
 
-Result<GraphTimer> GraphTimer::capture(const DriverApi& api, CUstream stream, int repeats, const Work& work) {
-  if (repeats < 1) return invalid_argument("repeats is " + std::to_string(repeats) + ", at least 1 is needed");
+Result<GraphTimer> GraphTimer::capture(const DriverApi& api, CUstream stream, int repeats,
+                                       const Work& work) {
+  if (repeats < 1)
+    return invalid_argument("repeats is " + std::to_string(repeats) + ", at least 1 is needed");
   const RelaxedCaptureScope relaxed(api);
   SCANJIT_ASSIGN_OR_RETURN(Event start, Event::create(api, Event::Kind::kTiming));
   SCANJIT_ASSIGN_OR_RETURN(Event end, Event::create(api, Event::Kind::kTiming));
@@ -43,9 +47,14 @@ Result<GraphTimer> GraphTimer::capture(const DriverApi& api, CUstream stream, in
   return timer;
 }
 
-GraphTimer::GraphTimer(const DriverApi& api, CUstream stream, int repeats, CUgraphExec exec, Event start,
-                       Event end) noexcept
-    : api_(&api), stream_(stream), repeats_(repeats), exec_(exec), start_(std::move(start)), end_(std::move(end)) {}
+GraphTimer::GraphTimer(const DriverApi& api, CUstream stream, int repeats, CUgraphExec exec,
+                       Event start, Event end) noexcept
+    : api_(&api),
+      stream_(stream),
+      repeats_(repeats),
+      exec_(exec),
+      start_(std::move(start)),
+      end_(std::move(end)) {}
 
 GraphTimer::GraphTimer(GraphTimer&& other) noexcept
     : api_(other.api_),
@@ -70,10 +79,11 @@ GraphTimer::~GraphTimer() {
 }
 
 Result<double> GraphTimer::run(int replays) {
-  if (replays < 1) return invalid_argument("replays is " + std::to_string(replays) + ", at least 1 is needed");
+  if (replays < 1)
+    return invalid_argument("replays is " + std::to_string(replays) + ", at least 1 is needed");
   const RelaxedCaptureScope relaxed(*api_);
-  // One replay runs ahead of the clock, so that the host has put everything timed on the stream while the
-  // GPU was busy and no gap is measured.
+  // One replay runs ahead of the clock, so that the host has put everything timed on the stream
+  // while the GPU was busy and no gap is measured.
   SCANJIT_TRY(check(*api_, api_->cuGraphLaunch(exec_, stream_), "cuGraphLaunch"));
   SCANJIT_TRY(start_.record(stream_));
   for (int i = 0; i < replays; ++i) {

@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// Compiled kernels on disk: `<dir>/bin/<binary_id>.cubin` in one writable directory and any number of
-/// read-only packs. A cubin is code, so a directory is used only if nobody else can write to it, and every
-/// byte of a file is under its checksum.
+/// Compiled kernels on disk: `<dir>/bin/<binary_id>.cubin` in one writable directory and any number
+/// of read-only packs. A cubin is code, so a directory is used only if nobody else can write to it,
+/// and every byte of a file is under its checksum.
 
 #include <atomic>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace scanjit::jit {
 
-/// Thread-safe. Never fails a look-up: what cannot be read or trusted is a miss, counted and warned of
-/// once.
+/// Thread-safe. Never fails a look-up: what cannot be read or trusted is a miss, counted and warned
+/// of once.
 class BinaryCache {
  public:
   struct Found {
@@ -30,18 +30,21 @@ class BinaryCache {
     std::int64_t write_errors = 0;
   };
 
-  /// `directory`: the writable store, absolute, made when first written to; "": none. `packs`: in order of
-  /// look-up. `files` must outlive this.
-  BinaryCache(os::FileSystem& files, const std::string& directory, const std::vector<std::string>& packs, Log log);
+  /// `directory`: the writable store, absolute, made when first written to; "": none. `packs`: in
+  /// order of look-up. `files` must outlive this.
+  BinaryCache(os::FileSystem& files, const std::string& directory,
+              const std::vector<std::string>& packs, Log log);
 
-  /// A binary of `source_id` for `entry`. With `binary_id`: exactly that one, in the cache, then in the packs; else
-  /// any one that a pack has, since a pack was made for machines without its NVRTC. Without: any, cache
-  /// first. Of several in one directory, that of the newest NVRTC. Reading from the cache stamps the file as used now.
-  /// A damaged file in the cache is renamed to `<name>.corrupt-<hash>`.
-  [[nodiscard]] std::optional<Found> find(const std::string& source_id, const std::string& binary_id,
-                                          const std::string& entry);
+  /// A binary of `source_id` for `entry`. With `binary_id`: exactly that one, in the cache, then in
+  /// the packs; else any one that a pack has, since a pack was made for machines without its NVRTC.
+  /// Without: any, cache first. Of several in one directory, that of the newest NVRTC. Reading from
+  /// the cache stamps the file as used now. A damaged file in the cache is renamed to
+  /// `<name>.corrupt-<hash>`.
+  [[nodiscard]] std::optional<Found> find(const std::string& source_id,
+                                          const std::string& binary_id, const std::string& entry);
 
-  /// Puts it into the cache, durably and at once, or not at all: errors are counted and warned of once.
+  /// Puts it into the cache, durably and at once, or not at all: errors are counted and warned of
+  /// once.
   void put(const StoredBinary& binary);
 
   [[nodiscard]] Counters counters() const;
@@ -55,10 +58,12 @@ class BinaryCache {
     enum class Trust { kUnknown, kYes, kNo } trust = Trust::kUnknown;
   };
   bool trusted(Layer& layer);
-  std::optional<StoredBinary> read(const Layer& layer, const std::string& binary_id, const std::string& source_id,
-                                   const std::string& entry);
-  std::optional<StoredBinary> read_any(const Layer& layer, const std::string& source_id, const std::string& entry);
-  void set_aside(const Layer& layer, const std::string& path, const std::string& bytes, const Status& reason);
+  std::optional<StoredBinary> read(const Layer& layer, const std::string& binary_id,
+                                   const std::string& source_id, const std::string& entry);
+  std::optional<StoredBinary> read_any(const Layer& layer, const std::string& source_id,
+                                       const std::string& entry);
+  void set_aside(const Layer& layer, const std::string& path, const std::string& bytes,
+                 const Status& reason);
 
   os::FileSystem& files_;
   Log log_;

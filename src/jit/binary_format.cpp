@@ -24,7 +24,8 @@ class Writer {
  public:
   template <class T>
   void integer(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) out_ += static_cast<char>((value >> (8 * i)) & 0xff);
+    for (std::size_t i = 0; i < sizeof(T); ++i)
+      out_ += static_cast<char>((value >> (8 * i)) & 0xff);
   }
   void text(std::string_view value) {
     integer(static_cast<std::uint32_t>(value.size()));
@@ -48,7 +49,8 @@ class Reader {
     T value = 0;
     const std::string_view bytes = raw(sizeof(T));
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-      value = static_cast<T>(value | static_cast<T>(static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i)));
+      value = static_cast<T>(
+          value | static_cast<T>(static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i)));
     }
     return value;
   }
@@ -97,12 +99,13 @@ std::string encode_binary(const StoredBinary& binary) {
   Writer writer;
   writer.raw(kMagic);
   writer.integer(kBinaryFormat);
-  for (const std::string* text : {&binary.source_id, &binary.binary_id, &binary.entry, &binary.arch, &binary.nvrtc}) {
+  for (const std::string* text :
+       {&binary.source_id, &binary.binary_id, &binary.entry, &binary.arch, &binary.nvrtc}) {
     writer.text(*text);
   }
   const KernelResources& resources = binary.resources;
-  for (const int value :
-       {resources.registers, resources.smem_static, resources.spill_loads, resources.spill_stores, resources.stack}) {
+  for (const int value : {resources.registers, resources.smem_static, resources.spill_loads,
+                          resources.spill_stores, resources.stack}) {
     writer.integer(static_cast<std::uint32_t>(value));
   }
   writer.integer(static_cast<std::uint64_t>(resources.code_bytes));
@@ -117,24 +120,28 @@ Result<StoredBinary> decode_binary(std::string_view bytes) {
     return corrupt("the file is no stored kernel");
   }
   const std::string_view body = bytes.substr(0, bytes.size() - kChecksumBytes);
-  if (checksum_of(body) != bytes.substr(body.size())) return corrupt("the file's checksum is wrong");
+  if (checksum_of(body) != bytes.substr(body.size()))
+    return corrupt("the file's checksum is wrong");
 
   Reader reader(body.substr(kMagic.size()));
   if (const auto format = reader.integer<std::uint32_t>(); format != kBinaryFormat) {
-    return corrupt("the file has format " + std::to_string(format) + ", this scanjit reads " + std::to_string(kBinaryFormat));
+    return corrupt("the file has format " + std::to_string(format) + ", this scanjit reads " +
+                   std::to_string(kBinaryFormat));
   }
   StoredBinary binary;
-  for (std::string* text : {&binary.source_id, &binary.binary_id, &binary.entry, &binary.arch, &binary.nvrtc}) {
+  for (std::string* text :
+       {&binary.source_id, &binary.binary_id, &binary.entry, &binary.arch, &binary.nvrtc}) {
     *text = reader.text();
   }
   KernelResources& resources = binary.resources;
-  for (int* value :
-       {&resources.registers, &resources.smem_static, &resources.spill_loads, &resources.spill_stores, &resources.stack}) {
+  for (int* value : {&resources.registers, &resources.smem_static, &resources.spill_loads,
+                     &resources.spill_stores, &resources.stack}) {
     *value = static_cast<int>(reader.integer<std::uint32_t>());
   }
   resources.code_bytes = static_cast<std::int64_t>(reader.integer<std::uint64_t>());
   binary.cubin = std::string(reader.raw(reader.integer<std::uint64_t>()));
-  if (reader.failed() || !reader.at_end()) return corrupt("the file's fields do not add up to its size");
+  if (reader.failed() || !reader.at_end())
+    return corrupt("the file's fields do not add up to its size");
   return binary;
 }
 

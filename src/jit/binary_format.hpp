@@ -37,13 +37,16 @@ struct StoredBinary {
   friend bool operator==(const StoredBinary&, const StoredBinary&) = default;
 };
 
-/// Identity of what is compiled: generated source, templates, options, architecture and the format of the
-/// stored file. 40 hexadecimal digits. Nothing of this machine is in it.
-[[nodiscard]] std::string make_source_id(const std::string& generated_source, const std::string& template_digest,
-                                         const std::vector<std::string>& options, const std::string& arch);
+/// Identity of what is compiled: generated source, templates, options, architecture and the format
+/// of the stored file. 40 hexadecimal digits. Nothing of this machine is in it.
+[[nodiscard]] std::string make_source_id(const std::string& generated_source,
+                                         const std::string& template_digest,
+                                         const std::vector<std::string>& options,
+                                         const std::string& arch);
 
 /// Identity of the result: "<source_id>-<16 digits of the hash of source id and NVRTC build>".
-[[nodiscard]] std::string make_binary_id(const std::string& source_id, const std::string& nvrtc_build);
+[[nodiscard]] std::string make_binary_id(const std::string& source_id,
+                                         const std::string& nvrtc_build);
 
 [[nodiscard]] std::string encode_binary(const StoredBinary& binary);
 

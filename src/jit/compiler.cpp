@@ -10,8 +10,8 @@
 namespace scanjit::jit {
 namespace {
 
-// "sm_" and two or three digits, perhaps an 'a' or 'f': real architectures only, so that NVRTC makes
-// machine code and not PTX that the driver would compile again.
+// "sm_" and two or three digits, perhaps an 'a' or 'f': real architectures only, so that NVRTC
+// makes machine code and not PTX that the driver would compile again.
 bool is_real_arch(std::string_view arch) {
   if (!arch.starts_with("sm_")) return false;
   arch.remove_prefix(3);
@@ -21,11 +21,14 @@ bool is_real_arch(std::string_view arch) {
 }
 
 Result<cuda::NvrtcOutput> run_nvrtc(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,
-                                    const KernelSource& kernel, const std::string& arch, cuda::NvrtcTarget target) {
+                                    const KernelSource& kernel, const std::string& arch,
+                                    cuda::NvrtcTarget target) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source, generate_source(kernel));
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> options, compile_options(arch));
-  SCANJIT_ASSIGN_OR_RETURN(std::vector<TemplateFile> files, templates.closure(kernel.template_file));
+  SCANJIT_ASSIGN_OR_RETURN(std::vector<TemplateFile> files,
+                           templates.closure(kernel.template_file));
   std::vector<cuda::NvrtcHeader> headers;
+  headers.reserve(files.size());
   for (TemplateFile& file : files) headers.push_back({std::move(file.name), std::move(file.text)});
   return cuda::compile(nvrtc, kernel.entry + ".cu", source, headers, options, target);
 }
@@ -34,7 +37,8 @@ Result<cuda::NvrtcOutput> run_nvrtc(const cuda::NvrtcApi& nvrtc, const TemplateS
 
 Result<std::vector<std::string>> compile_options(const std::string& arch) {
   if (!is_real_arch(arch)) {
-    return invalid_argument("architecture is \"" + arch + "\", must be a real one such as sm_80, sm_90a or sm_120");
+    return invalid_argument("architecture is \"" + arch +
+                            "\", must be a real one such as sm_80, sm_90a or sm_120");
   }
   // No fused multiply-add but where a template writes one, so that every config rounds alike. No
   // precompiled headers: that is NVRTC's default.
@@ -66,13 +70,16 @@ class Compiler::Place {
 
 Compiler::Compiler(int jobs) : jobs_(jobs) {
   constexpr int kMostByDefault = 16;
-  if (jobs_ <= 0) jobs_ = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostByDefault);
+  if (jobs_ <= 0)
+    jobs_ = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostByDefault);
 }
 
-Result<CompiledKernel> Compiler::compile(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,
-                                         const KernelSource& kernel, const std::string& arch) {
+Result<CompiledKernel> Compiler::compile(const cuda::NvrtcApi& nvrtc,
+                                         const TemplateStore& templates, const KernelSource& kernel,
+                                         const std::string& arch) {
   const Place place(*this);
-  SCANJIT_ASSIGN_OR_RETURN(cuda::NvrtcOutput output, run_nvrtc(nvrtc, templates, kernel, arch, cuda::NvrtcTarget::kCubin));
+  SCANJIT_ASSIGN_OR_RETURN(cuda::NvrtcOutput output,
+                           run_nvrtc(nvrtc, templates, kernel, arch, cuda::NvrtcTarget::kCubin));
   CompiledKernel compiled;
   SCANJIT_ASSIGN_OR_RETURN(compiled.resources, parse_resources(output.log, kernel.entry));
   SCANJIT_ASSIGN_OR_RETURN(const std::string text, text_section(output.code, kernel.entry));
@@ -85,7 +92,8 @@ Result<CompiledKernel> Compiler::compile(const cuda::NvrtcApi& nvrtc, const Temp
 Result<std::string> Compiler::ptx(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,
                                   const KernelSource& kernel, const std::string& arch) {
   const Place place(*this);
-  SCANJIT_ASSIGN_OR_RETURN(cuda::NvrtcOutput output, run_nvrtc(nvrtc, templates, kernel, arch, cuda::NvrtcTarget::kPtx));
+  SCANJIT_ASSIGN_OR_RETURN(cuda::NvrtcOutput output,
+                           run_nvrtc(nvrtc, templates, kernel, arch, cuda::NvrtcTarget::kPtx));
   return std::move(output.code);
 }
 

@@ -30,9 +30,11 @@ class Compiler {
   /// `jobs` 0: as many as the machine has cores, at most 16.
   explicit Compiler(int jobs);
 
-  /// Waits for a free place, then compiles. Thread-safe. Errors: kCompileFailed (log in the details, its
-  /// first error in the sentence), kInvalidArgument, kNotFound (template), kOutOfMemory.
-  [[nodiscard]] Result<CompiledKernel> compile(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,
+  /// Waits for a free place, then compiles. Thread-safe. Errors: kCompileFailed (log in the
+  /// details, its first error in the sentence), kInvalidArgument, kNotFound (template),
+  /// kOutOfMemory.
+  [[nodiscard]] Result<CompiledKernel> compile(const cuda::NvrtcApi& nvrtc,
+                                               const TemplateStore& templates,
                                                const KernelSource& kernel, const std::string& arch);
   /// The same source as PTX, for people to read.
   [[nodiscard]] Result<std::string> ptx(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,

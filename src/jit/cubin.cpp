@@ -14,7 +14,8 @@ std::optional<int> number_before(std::string_view line, std::string_view unit) {
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view before = line.substr(0, at);
   const std::size_t space = before.find_last_not_of("0123456789");
-  const std::string_view digits = space == std::string_view::npos ? before : before.substr(space + 1);
+  const std::string_view digits =
+      space == std::string_view::npos ? before : before.substr(space + 1);
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
@@ -39,7 +40,8 @@ class Elf {
     return value;
   }
 
-  std::optional<Section> section(std::uint64_t table, std::uint64_t entry_bytes, std::uint64_t index) const {
+  std::optional<Section> section(std::uint64_t table, std::uint64_t entry_bytes,
+                                 std::uint64_t index) const {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
     if (table > kMost || entry_bytes > kMost || index > 0xffff) return std::nullopt;
     const std::uint64_t at = table + entry_bytes * index;
@@ -52,7 +54,8 @@ class Elf {
   }
 
   std::optional<std::string_view> content(const Section& section) const {
-    if (section.offset > bytes_.size() || section.size > bytes_.size() - section.offset) return std::nullopt;
+    if (section.offset > bytes_.size() || section.size > bytes_.size() - section.offset)
+      return std::nullopt;
     return bytes_.substr(section.offset, section.size);
   }
 
@@ -88,13 +91,18 @@ Result<KernelResources> parse_resources(const std::string& log, const std::strin
       found = true;
     }
   }
-  if (!found) return internal_error("the compiler's log tells nothing of the registers of " + entry);
+  if (!found)
+    return internal_error("the compiler's log tells nothing of the registers of " + entry);
   return resources;
 }
 
 Result<std::string> text_section(const std::string& cubin, const std::string& entry) {
-  const Status damaged = corrupt("the machine code of " + entry + " is no well-formed 64-bit ELF file");
-  if (cubin.size() < 64 || cubin.compare(0, 6, "\x7f" "ELF\x02\x01") != 0) return damaged;
+  const Status damaged =
+      corrupt("the machine code of " + entry + " is no well-formed 64-bit ELF file");
+  if (cubin.size() < 64 || cubin.compare(0, 6,
+                                         "\x7f"
+                                         "ELF\x02\x01") != 0)
+    return damaged;
   const Elf elf(cubin);
   const auto table = elf.read<std::uint64_t>(40);
   const auto entry_bytes = elf.read<std::uint16_t>(58);

@@ -38,23 +38,28 @@ struct KernelProvider::Flight {
   std::optional<Result<Binary>> result;
 };
 
-KernelProvider::KernelProvider(const KernelProviderOptions& options, TemplateStore templates, os::FileSystem& files)
+KernelProvider::KernelProvider(const KernelProviderOptions& options, TemplateStore templates,
+                               os::FileSystem& files)
     : environment_(options.environment),
       templates_(std::move(templates)),
       compiler_(options.compile_jobs),
       cache_(files, options.cache_dir, options.pack_dirs, options.log) {}
 
-Result<std::unique_ptr<KernelProvider>> KernelProvider::create(const KernelProviderOptions& options, os::FileSystem& files) {
-  SCANJIT_ASSIGN_OR_RETURN(TemplateStore templates, TemplateStore::open(options.environment, files));
+Result<std::unique_ptr<KernelProvider>> KernelProvider::create(const KernelProviderOptions& options,
+                                                               os::FileSystem& files) {
+  SCANJIT_ASSIGN_OR_RETURN(TemplateStore templates,
+                           TemplateStore::open(options.environment, files));
   return create_with(options, std::move(templates), files);
 }
 
-std::unique_ptr<KernelProvider> KernelProvider::create_with(const KernelProviderOptions& options, TemplateStore templates,
+std::unique_ptr<KernelProvider> KernelProvider::create_with(const KernelProviderOptions& options,
+                                                            TemplateStore templates,
                                                             os::FileSystem& files) {
   return std::unique_ptr<KernelProvider>(new KernelProvider(options, std::move(templates), files));
 }
 
-Result<std::string> KernelProvider::source_id(const KernelSource& kernel, const std::string& arch) const {
+Result<std::string> KernelProvider::source_id(const KernelSource& kernel,
+                                              const std::string& arch) const {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source, generate_source(kernel));
   SCANJIT_ASSIGN_OR_RETURN(const std::string digest, templates_.digest(kernel.template_file));
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> options, compile_options(arch));
@@ -94,9 +99,11 @@ Result<Binary> KernelProvider::get(const KernelSource& kernel, const std::string
   return result;
 }
 
-Result<Binary> KernelProvider::find_or_compile(const KernelSource& kernel, const std::string& arch, const std::string& source_id) {
+Result<Binary> KernelProvider::find_or_compile(const KernelSource& kernel, const std::string& arch,
+                                               const std::string& source_id) {
   const cuda::NvrtcApi* nvrtc = cuda::loaded_nvrtc();
-  const std::string binary_id = nvrtc != nullptr ? make_binary_id(source_id, nvrtc->build) : std::string();
+  const std::string binary_id =
+      nvrtc != nullptr ? make_binary_id(source_id, nvrtc->build) : std::string();
   if (auto found = cache_.find(source_id, binary_id, kernel.entry)) {
     const std::lock_guard lock(mutex_);
     ++counters_.binary_hits;
@@ -105,7 +112,9 @@ Result<Binary> KernelProvider::find_or_compile(const KernelSource& kernel, const
   return compile_and_store(kernel, arch, source_id);
 }
 
-Result<Binary> KernelProvider::compile_and_store(const KernelSource& kernel, const std::string& arch, const std::string& source_id) {
+Result<Binary> KernelProvider::compile_and_store(const KernelSource& kernel,
+                                                 const std::string& arch,
+                                                 const std::string& source_id) {
   Result<CompiledKernel> compiled = [&]() -> Result<CompiledKernel> {
     SCANJIT_ASSIGN_OR_RETURN(const cuda::NvrtcApi* const nvrtc, cuda::load_nvrtc(environment_));
     return compiler_.compile(*nvrtc, templates_, kernel, arch);
@@ -154,10 +163,11 @@ void KernelProvider::remember(const Binary& binary) {
   }
 }
 
-std::vector<Result<Binary>> KernelProvider::get_all(const std::vector<KernelSource>& kernels, const std::string& arch,
+std::vector<Result<Binary>> KernelProvider::get_all(const std::vector<KernelSource>& kernels,
+                                                    const std::string& arch,
                                                     const std::function<bool()>& stop) {
-  std::vector<Result<Binary>> results(kernels.size(),
-                                      Status(ErrorCode::kCancelled, "stopped before this kernel was looked for"));
+  std::vector<Result<Binary>> results(
+      kernels.size(), Status(ErrorCode::kCancelled, "stopped before this kernel was looked for"));
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i = next++; i < kernels.size(); i = next++) {

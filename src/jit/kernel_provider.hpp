@@ -38,7 +38,7 @@ struct KernelProviderOptions {
   Environment environment;
   std::string cache_dir;               ///< absolute; "": nothing is written
   std::vector<std::string> pack_dirs;  ///< read-only, in order of look-up
-  int compile_jobs = 0;                ///< compilations at once; 0: as many as the machine has cores, at most 16
+  int compile_jobs = 0;  ///< compilations at once; 0: as many as the machine has cores, at most 16
   Log log;
 };
 
@@ -55,31 +55,34 @@ class KernelProvider {
   };
 
   /// Errors: as TemplateStore::open. `files` must outlive the provider.
-  [[nodiscard]] static Result<std::unique_ptr<KernelProvider>> create(const KernelProviderOptions& options,
-                                                                      os::FileSystem& files);
+  [[nodiscard]] static Result<std::unique_ptr<KernelProvider>> create(
+      const KernelProviderOptions& options, os::FileSystem& files);
 
   /// The same with templates of the caller's own.
-  [[nodiscard]] static std::unique_ptr<KernelProvider> create_with(const KernelProviderOptions& options,
-                                                                   TemplateStore templates, os::FileSystem& files);
+  [[nodiscard]] static std::unique_ptr<KernelProvider> create_with(
+      const KernelProviderOptions& options, TemplateStore templates, os::FileSystem& files);
 
-  /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one flight. While NVRTC
-  /// is loaded, its own binary is wanted, though a pack may give another NVRTC's; otherwise any will do, so
-  /// that NVRTC is neither needed nor loaded where a binary is stored. No lock is held while compiling.
-  /// Errors: kCompileFailed (log in the details), kInvalidArgument, kNotFound (template), kUnsupported (no
-  /// binary and no NVRTC). An error is not remembered: the next call tries again.
+  /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one flight. While
+  /// NVRTC is loaded, its own binary is wanted, though a pack may give another NVRTC's; otherwise
+  /// any will do, so that NVRTC is neither needed nor loaded where a binary is stored. No lock is
+  /// held while compiling. Errors: kCompileFailed (log in the details), kInvalidArgument, kNotFound
+  /// (template), kUnsupported (no binary and no NVRTC). An error is not remembered: the next call
+  /// tries again.
   [[nodiscard]] Result<Binary> get(const KernelSource& kernel, const std::string& arch);
 
-  /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each kernel,
-  /// from any of the threads: once true, the rest is kCancelled.
-  [[nodiscard]] std::vector<Result<Binary>> get_all(const std::vector<KernelSource>& kernels, const std::string& arch,
+  /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each
+  /// kernel, from any of the threads: once true, the rest is kCancelled.
+  [[nodiscard]] std::vector<Result<Binary>> get_all(const std::vector<KernelSource>& kernels,
+                                                    const std::string& arch,
                                                     const std::function<bool()>& stop = {});
 
-  /// Compiles now, whatever is stored, and stores the result in its place: for a binary that the driver
-  /// refused.
+  /// Compiles now, whatever is stored, and stores the result in its place: for a binary that the
+  /// driver refused.
   [[nodiscard]] Result<Binary> recompile(const KernelSource& kernel, const std::string& arch);
 
   /// Identity of the kernel's source for `arch`, without finding or compiling it.
-  [[nodiscard]] Result<std::string> source_id(const KernelSource& kernel, const std::string& arch) const;
+  [[nodiscard]] Result<std::string> source_id(const KernelSource& kernel,
+                                              const std::string& arch) const;
 
   /// The kernel as PTX, for people to read. Loads NVRTC.
   [[nodiscard]] Result<std::string> ptx(const KernelSource& kernel, const std::string& arch);
@@ -93,9 +96,12 @@ class KernelProvider {
 
  private:
   struct Flight;
-  KernelProvider(const KernelProviderOptions& options, TemplateStore templates, os::FileSystem& files);
-  Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch, const std::string& source_id);
-  Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch, const std::string& source_id);
+  KernelProvider(const KernelProviderOptions& options, TemplateStore templates,
+                 os::FileSystem& files);
+  Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch,
+                                 const std::string& source_id);
+  Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch,
+                                   const std::string& source_id);
   void remember(const Binary& binary);  // with mutex_ held
 
   Environment environment_;

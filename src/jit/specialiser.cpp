@@ -14,20 +14,104 @@ constexpr int kMostThreads = 1024, kMostBlocks = 32, kMostSmemBytes = 1 << 20;
 
 // Words that are spelt like identifiers and are none, and macros of the compiler's own.
 constexpr auto kReservedWords = std::to_array<std::string_view>({
-    "NULL",         "EOF",         "alignas",      "alignof",       "and",          "and_eq",        "asm",
-    "auto",         "bitand",      "bitor",        "bool",          "break",        "case",          "catch",
-    "char",         "char16_t",    "char32_t",     "char8_t",       "class",        "co_await",      "co_return",
-    "co_yield",     "compl",       "concept",      "const",         "const_cast",   "consteval",     "constexpr",
-    "constinit",    "continue",    "decltype",     "default",       "delete",       "do",            "double",
-    "dynamic_cast", "else",        "enum",         "explicit",      "export",       "extern",        "false",
-    "float",        "for",         "friend",       "goto",          "if",           "inline",        "int",
-    "linux",        "long",        "main",         "mutable",       "namespace",    "new",           "noexcept",
-    "not",          "not_eq",      "nullptr",      "operator",      "or",           "or_eq",         "private",
-    "protected",    "public",      "register",     "reinterpret_cast", "requires",  "return",        "short",
-    "signed",       "sizeof",      "static",       "static_assert", "static_cast",  "struct",        "switch",
-    "template",     "this",        "thread_local", "throw",         "true",         "try",           "typedef",
-    "typeid",       "typename",    "typeof",       "union",         "unix",         "unsigned",      "using",
-    "virtual",      "void",        "volatile",     "wchar_t",       "while",        "xor",           "xor_eq",
+    "NULL",
+    "EOF",
+    "alignas",
+    "alignof",
+    "and",
+    "and_eq",
+    "asm",
+    "auto",
+    "bitand",
+    "bitor",
+    "bool",
+    "break",
+    "case",
+    "catch",
+    "char",
+    "char16_t",
+    "char32_t",
+    "char8_t",
+    "class",
+    "co_await",
+    "co_return",
+    "co_yield",
+    "compl",
+    "concept",
+    "const",
+    "const_cast",
+    "consteval",
+    "constexpr",
+    "constinit",
+    "continue",
+    "decltype",
+    "default",
+    "delete",
+    "do",
+    "double",
+    "dynamic_cast",
+    "else",
+    "enum",
+    "explicit",
+    "export",
+    "extern",
+    "false",
+    "float",
+    "for",
+    "friend",
+    "goto",
+    "if",
+    "inline",
+    "int",
+    "linux",
+    "long",
+    "main",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "not",
+    "not_eq",
+    "nullptr",
+    "operator",
+    "or",
+    "or_eq",
+    "private",
+    "protected",
+    "public",
+    "register",
+    "reinterpret_cast",
+    "requires",
+    "return",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "static_assert",
+    "static_cast",
+    "struct",
+    "switch",
+    "template",
+    "this",
+    "thread_local",
+    "throw",
+    "true",
+    "try",
+    "typedef",
+    "typeid",
+    "typename",
+    "typeof",
+    "union",
+    "unix",
+    "unsigned",
+    "using",
+    "virtual",
+    "void",
+    "volatile",
+    "wchar_t",
+    "while",
+    "xor",
+    "xor_eq",
 });
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -38,7 +122,9 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_identifier(std::string_view name) {
   if (name.empty() || name.size() > kLongestName || !is_letter(name.front())) return false;
   if (name.find("__") != std::string_view::npos) return false;
-  if (!std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c) || c == '_'; })) return false;
+  if (!std::all_of(name.begin(), name.end(),
+                   [](char c) { return is_letter(c) || is_digit(c) || c == '_'; }))
+    return false;
   return std::find(kReservedWords.begin(), kReservedWords.end(), name) == kReservedWords.end();
 }
 
@@ -76,16 +162,19 @@ std::string quoted(std::string_view value) {
 
 Status check_range(const char* what, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
-  return invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be " + std::to_string(low) + " to " +
-                          std::to_string(high));
+  return invalid_argument(std::string(what) + " is " + std::to_string(value) + ", must be " +
+                          std::to_string(low) + " to " + std::to_string(high));
 }
 
 Status check_kernel(const KernelSource& kernel) {
   if (!is_template_file(kernel.template_file)) {
-    return invalid_argument("template_file is " + quoted(kernel.template_file) + ", must be a relative path of a .cu file");
+    return invalid_argument("template_file is " + quoted(kernel.template_file) +
+                            ", must be a relative path of a .cu file");
   }
-  if (!is_identifier(kernel.entry)) return invalid_argument("entry is " + quoted(kernel.entry) + ", no usable identifier");
-  if (!is_identifier(kernel.traits)) return invalid_argument("traits is " + quoted(kernel.traits) + ", no usable identifier");
+  if (!is_identifier(kernel.entry))
+    return invalid_argument("entry is " + quoted(kernel.entry) + ", no usable identifier");
+  if (!is_identifier(kernel.traits))
+    return invalid_argument("traits is " + quoted(kernel.traits) + ", no usable identifier");
   if (!is_qualified_name(kernel.params_type)) {
     return invalid_argument("params_type is " + quoted(kernel.params_type) + ", no qualified name");
   }
@@ -95,13 +184,16 @@ Status check_kernel(const KernelSource& kernel) {
   std::set<std::string_view> names;
   for (const Constant& constant : kernel.constants) {
     if (!is_identifier(constant.name) || constant.name == "Cfg") {
-      return invalid_argument("a constant is named " + quoted(constant.name) + ", no usable identifier");
+      return invalid_argument("a constant is named " + quoted(constant.name) +
+                              ", no usable identifier");
     }
-    if (!names.insert(constant.name).second) return invalid_argument("constant " + constant.name + " is given twice");
+    if (!names.insert(constant.name).second)
+      return invalid_argument("constant " + constant.name + " is given twice");
     if (constant.type == Constant::Type::kBool) {
       SCANJIT_TRY(check_range(constant.name.c_str(), constant.value, 0, 1));
     } else {
-      SCANJIT_TRY(check_range(constant.name.c_str(), constant.value, std::numeric_limits<std::int32_t>::min(),
+      SCANJIT_TRY(check_range(constant.name.c_str(), constant.value,
+                              std::numeric_limits<std::int32_t>::min(),
                               std::numeric_limits<std::int32_t>::max()));
     }
   }
@@ -110,7 +202,8 @@ Status check_kernel(const KernelSource& kernel) {
 
 std::string cfg_line(const Constant& constant) {
   if (constant.type == Constant::Type::kBool) {
-    return "  static constexpr bool " + constant.name + " = " + (constant.value != 0 ? "true" : "false") + ";\n";
+    return "  static constexpr bool " + constant.name + " = " +
+           (constant.value != 0 ? "true" : "false") + ";\n";
   }
   return "  static constexpr int " + constant.name + " = " + std::to_string(constant.value) + ";\n";
 }
@@ -118,8 +211,9 @@ std::string cfg_line(const Constant& constant) {
 // What host and device each computed must be the same number.
 std::string agreement(const std::string& traits, const char* member, int value, const char* what) {
   const std::string number = std::to_string(value);
-  return "static_assert(scanjit::dev::" + traits + "<Cfg>::" + member + " == " + number + ",\n    \"" + what +
-         ": the host computed " + number + ", " + traits + "::" + member + " differs\");\n";
+  return "static_assert(scanjit::dev::" + traits + "<Cfg>::" + member + " == " + number +
+         ",\n    \"" + what + ": the host computed " + number + ", " + traits + "::" + member +
+         " differs\");\n";
 }
 
 }  // namespace
@@ -131,8 +225,9 @@ Result<std::string> generate_source(const KernelSource& kernel) {
   source += "};\n\n";
   source += agreement(kernel.traits, "kSmemBytes", kernel.smem_bytes, "bytes of shared memory");
   source += agreement(kernel.traits, "kThreads", kernel.threads, "threads of a block");
-  source += "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kernel.threads) + ", " +
-            std::to_string(kernel.min_blocks) + ")\n" + kernel.entry + "(const __grid_constant__ " + kernel.params_type +
+  source += "\nextern \"C\" __global__ void __launch_bounds__(" + std::to_string(kernel.threads) +
+            ", " + std::to_string(kernel.min_blocks) + ")\n" + kernel.entry +
+            "(const __grid_constant__ " + kernel.params_type +
             " p) {\n  scanjit::dev::" + kernel.entry + "<Cfg>(p);\n}\n";
   return source;
 }

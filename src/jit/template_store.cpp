@@ -23,8 +23,8 @@ bool is_template_name(std::string_view name) {
   return name.ends_with(".cu") || name.ends_with(".cuh") || name.ends_with(".h");
 }
 
-Status read_folder(const std::string& root, const std::string& below, int depth, os::FileSystem& files,
-                   std::map<std::string, std::string>& out) {
+Status read_folder(const std::string& root, const std::string& below, int depth,
+                   os::FileSystem& files, std::map<std::string, std::string>& out) {
   const std::string folder = below.empty() ? root : os::join_path(root, below);
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list_directory(folder));
   for (const std::string& name : names) {
@@ -33,7 +33,8 @@ Status read_folder(const std::string& root, const std::string& below, int depth,
     if (info.type == os::FileType::kDirectory && depth < kMostDepth) {
       SCANJIT_TRY(read_folder(root, relative, depth + 1, files, out));
     } else if (info.type == os::FileType::kRegular && is_template_name(name)) {
-      SCANJIT_ASSIGN_OR_RETURN(out[relative], files.read_file(os::join_path(root, relative), kMostFileBytes));
+      SCANJIT_ASSIGN_OR_RETURN(out[relative],
+                               files.read_file(os::join_path(root, relative), kMostFileBytes));
     }
   }
   return {};
@@ -106,7 +107,9 @@ Result<std::vector<TemplateFile>> TemplateStore::closure(const std::string& name
     open.pop_back();
     for (const std::string& included : includes_of(files_.at(current))) {
       if (files_.find(included) == files_.end()) {
-        return not_found("template " + current + " includes \"" + included + "\", which is no file of the templates", included);
+        return not_found("template " + current + " includes \"" + included +
+                             "\", which is no file of the templates",
+                         included);
       }
       if (seen.insert(included).second) open.push_back(included);
     }
@@ -122,7 +125,8 @@ Result<std::string> TemplateStore::digest(const std::string& name) const {
   Sha256 hash;
   for (const TemplateFile& file : files) {
     // Lengths, so that no other division into names and texts gives the same bytes.
-    hash.update(std::to_string(file.name.size()) + ":" + file.name + std::to_string(file.text.size()) + ":");
+    hash.update(std::to_string(file.name.size()) + ":" + file.name +
+                std::to_string(file.text.size()) + ":");
     hash.update(file.text);
   }
   return hash.hex();

@@ -156,7 +156,8 @@ struct FakeDriver::State {
 
   bool blocking_stream_captures(CUcontext context) const {
     return std::any_of(streams.begin(), streams.end(), [&](const auto& stream) {
-      return stream->context == context && stream->blocking && stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
+      return stream->context == context && stream->blocking &&
+             stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
     });
   }
 
@@ -167,9 +168,12 @@ struct FakeDriver::State {
     if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     bool refused = false;
     for (const auto& stream : streams) {
-      if (stream->capture == CU_STREAM_CAPTURE_STATUS_NONE || stream->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+      if (stream->capture == CU_STREAM_CAPTURE_STATUS_NONE ||
+          stream->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        continue;
       const bool mine = stream->captured_by == self;
-      const bool anyones = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+      const bool anyones =
+          mode == CU_STREAM_CAPTURE_MODE_GLOBAL && stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
       if (!mine && !anyones) continue;
       stream->capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
       refused = true;
@@ -182,10 +186,12 @@ struct FakeDriver::State {
     CUstream stream = stream_of(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult result = health(stream->context); result != CUDA_SUCCESS) return result;
-    if (reinterpret_cast<std::uintptr_t>(handle) <= 1 && blocking_stream_captures(stream->context)) {
+    if (reinterpret_cast<std::uintptr_t>(handle) <= 1 &&
+        blocking_stream_captures(stream->context)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
-    if (stream->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (stream->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (stream->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
       stream->graph->work.push_back(std::move(work));
     } else {
@@ -199,7 +205,8 @@ struct FakeDriver::State {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > target.free_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
     constexpr std::size_t kAlignment = 256;
-    void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    void* memory =
+        std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     target.free_bytes -= bytes;
     *pointer = reinterpret_cast<std::uintptr_t>(memory);
@@ -225,7 +232,8 @@ struct FakeDriver::State {
 
   CUresult launch(const CUlaunchConfig& config, CUfunction function, void** params) {
     CUstream stream = stream_of(config.hStream);
-    if (stream == nullptr || function == nullptr || function->module->unloaded) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream == nullptr || function == nullptr || function->module->unloaded)
+      return CUDA_ERROR_INVALID_HANDLE;
     if (function->module->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     FakeLaunch launch;
     launch.kernel = function->name;
@@ -236,12 +244,16 @@ struct FakeDriver::State {
     launch.smem_bytes = config.sharedMemBytes;
     launch.captured = stream->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     for (unsigned i = 0; i < config.numAttrs; ++i) {
-      launch.programmatic |= config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-                             config.attrs[i].value.programmaticStreamSerializationAllowed != 0;
+      launch.programmatic |=
+          config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+          config.attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
     constexpr unsigned kMostY = 65535, kMostThreads = 1024;
-    const auto empty = [](const std::array<unsigned, 3>& dim) { return dim[0] == 0 || dim[1] == 0 || dim[2] == 0; };
-    if (empty(launch.grid) || empty(launch.block) || launch.grid[1] > kMostY || launch.grid[2] > kMostY ||
+    const auto empty = [](const std::array<unsigned, 3>& dim) {
+      return dim[0] == 0 || dim[1] == 0 || dim[2] == 0;
+    };
+    if (empty(launch.grid) || empty(launch.block) || launch.grid[1] > kMostY ||
+        launch.grid[2] > kMostY ||
         launch.block[0] * launch.block[1] * launch.block[2] > kMostThreads ||
         launch.smem_bytes > static_cast<unsigned>(function->max_dynamic_smem)) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -283,8 +295,10 @@ CUresult call(const char* function, Body&& body) {
   return body(state);
 }
 
-#define FAKE(member, parameters, ...) \
-  api.member = [] parameters -> CUresult { return call(#member, [&]([[maybe_unused]] FakeDriver::State& s) -> CUresult __VA_ARGS__); }
+#define FAKE(member, parameters, ...)                                                          \
+  api.member = [] parameters -> CUresult {                                                     \
+    return call(#member, [&]([[maybe_unused]] FakeDriver::State & s) -> CUresult __VA_ARGS__); \
+  }
 #define REFUSE_IF(expression) \
   if (const CUresult refused = (expression); refused != CUDA_SUCCESS) return refused
 
@@ -303,7 +317,8 @@ void fill_device_calls(DriverApi& api) {
     return CUDA_SUCCESS;
   };
   FAKE(cuDeviceGet, (CUdevice * device, int ordinal), {
-    if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= s.devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= s.devices.size())
+      return CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
     return CUDA_SUCCESS;
   });
@@ -312,7 +327,8 @@ void fill_device_calls(DriverApi& api) {
     return CUDA_SUCCESS;
   });
   FAKE(cuDeviceGetName, (char* name, int length, CUdevice device), {
-    std::strncpy(name, s.devices[static_cast<std::size_t>(device)].name.c_str(), static_cast<std::size_t>(length));
+    std::strncpy(name, s.devices[static_cast<std::size_t>(device)].name.c_str(),
+                 static_cast<std::size_t>(length));
     return CUDA_SUCCESS;
   });
   FAKE(cuDeviceGetAttribute, (int* value, CUdevice_attribute attribute, CUdevice device), {
@@ -392,7 +408,8 @@ void fill_context_calls(DriverApi& api) {
     return CUDA_SUCCESS;
   });
   FAKE(cuCtxDestroy, (CUcontext context), {
-    if (context == nullptr || context->destroyed || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == nullptr || context->destroyed || context->primary)
+      return CUDA_ERROR_INVALID_CONTEXT;
     context->destroyed = true;
     s.alive.erase(context);
     auto& stack = s.thread().contexts;
@@ -405,11 +422,12 @@ void fill_context_calls(DriverApi& api) {
     *greatest = -5;
     return CUDA_SUCCESS;
   });
-  FAKE(cuCtxGetDevResource, (CUcontext context, CUdevResource* resource, CUdevResourceType), {
+  FAKE(cuCtxGetDevResource, (CUcontext context, CUdevResource * resource, CUdevResourceType), {
     if (context == nullptr || context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;
     resource->type = CU_DEV_RESOURCE_TYPE_SM;
-    resource->sm.smCount = static_cast<unsigned>(
-        s.devices[static_cast<std::size_t>(context->device)].attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+    resource->sm.smCount =
+        static_cast<unsigned>(s.devices[static_cast<std::size_t>(context->device)]
+                                  .attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
     return CUDA_SUCCESS;
   });
   FAKE(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), {
@@ -432,7 +450,7 @@ void fill_stream_calls(DriverApi& api) {
     s.alive.erase(stream);
     return CUDA_SUCCESS;
   });
-  FAKE(cuStreamGetCtx, (CUstream handle, CUcontext* context), {
+  FAKE(cuStreamGetCtx, (CUstream handle, CUcontext * context), {
     CUstream stream = s.stream_of(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *context = stream->context;
@@ -455,12 +473,14 @@ void fill_stream_calls(DriverApi& api) {
   });
   FAKE(cuStreamWaitEvent, (CUstream handle, CUevent event, unsigned), {
     if (!s.is_alive(event)) return CUDA_ERROR_INVALID_HANDLE;
-    return s.enqueue(handle, [event](CUstream on) { on->time_us = std::max(on->time_us, event->time_us); });
+    return s.enqueue(handle,
+                     [event](CUstream on) { on->time_us = std::max(on->time_us, event->time_us); });
   });
-  FAKE(cuStreamIsCapturing, (CUstream handle, CUstreamCaptureStatus* status), {
+  FAKE(cuStreamIsCapturing, (CUstream handle, CUstreamCaptureStatus * status), {
     CUstream stream = s.stream_of(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (reinterpret_cast<std::uintptr_t>(handle) <= 1 && s.blocking_stream_captures(stream->context)) {
+    if (reinterpret_cast<std::uintptr_t>(handle) <= 1 &&
+        s.blocking_stream_captures(stream->context)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     *status = stream->capture;
@@ -477,12 +497,13 @@ void fill_stream_calls(DriverApi& api) {
     stream->graph = s.make(s.graphs);
     return CUDA_SUCCESS;
   });
-  FAKE(cuStreamEndCapture, (CUstream handle, CUgraph* graph), {
+  FAKE(cuStreamEndCapture, (CUstream handle, CUgraph * graph), {
     CUstream stream = s.stream_of(handle);
     *graph = nullptr;
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED && stream->captured_by != std::this_thread::get_id()) {
+    if (stream->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        stream->captured_by != std::this_thread::get_id()) {
       return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
     const bool invalid = stream->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
@@ -503,15 +524,18 @@ void fill_stream_calls(DriverApi& api) {
     (*exec)->context = s.current();
     return CUDA_SUCCESS;
   });
-  FAKE(cuGraphUpload, (CUgraphExec exec, CUstream), { return s.is_alive(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuGraphUpload, (CUgraphExec exec, CUstream),
+       { return s.is_alive(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
   FAKE(cuGraphLaunch, (CUgraphExec exec, CUstream handle), {
     if (!s.is_alive(exec)) return CUDA_ERROR_INVALID_VALUE;
     return s.enqueue(handle, [exec](CUstream on) {
       for (const auto& work : exec->work) work(on);
     });
   });
-  FAKE(cuGraphDestroy, (CUgraph graph), { return s.alive.erase(graph) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
-  FAKE(cuGraphExecDestroy, (CUgraphExec exec), { return s.alive.erase(exec) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuGraphDestroy, (CUgraph graph),
+       { return s.alive.erase(graph) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuGraphExecDestroy, (CUgraphExec exec),
+       { return s.alive.erase(exec) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
   FAKE(cuEventCreate, (CUevent * event, unsigned flags), {
     REFUSE_IF(s.current_health());
     *event = s.make(s.events);
@@ -535,13 +559,15 @@ void fill_stream_calls(DriverApi& api) {
     return s.health(event->context);
   });
   FAKE(cuEventElapsedTime, (float* milliseconds, CUevent start, CUevent end), {
-    if (!s.is_alive(start) || !s.is_alive(end) || !start->timing || !end->timing || !start->recorded || !end->recorded) {
+    if (!s.is_alive(start) || !s.is_alive(end) || !start->timing || !end->timing ||
+        !start->recorded || !end->recorded) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     *milliseconds = static_cast<float>((end->time_us - start->time_us) / 1e3);
     return CUDA_SUCCESS;
   });
-  FAKE(cuEventDestroy, (CUevent event), { return s.alive.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; });
+  FAKE(cuEventDestroy, (CUevent event),
+       { return s.alive.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; });
 }
 
 void fill_module_calls(DriverApi& api) {
@@ -578,7 +604,8 @@ void fill_module_calls(DriverApi& api) {
     REFUSE_IF(s.health(function->module->context));
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
       const auto& device = s.devices[static_cast<std::size_t>(function->module->context->device)];
-      if (value < 0 || value > device.attributes.at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) {
+      if (value < 0 ||
+          value > device.attributes.at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
       function->max_dynamic_smem = std::max(value, 48 << 10);
@@ -587,7 +614,8 @@ void fill_module_calls(DriverApi& api) {
   });
   FAKE(cuFuncGetAttribute, (int* value, CUfunction_attribute attribute, CUfunction function), {
     for (const std::string& name : {function->name, std::string()}) {
-      if (const auto found = s.function_attributes.find({name, attribute}); found != s.function_attributes.end()) {
+      if (const auto found = s.function_attributes.find({name, attribute});
+          found != s.function_attributes.end()) {
         *value = found->second;
         return CUDA_SUCCESS;
       }
@@ -598,29 +626,38 @@ void fill_module_calls(DriverApi& api) {
     REFUSE_IF(s.unsafe_call());
     return s.health(function->module->context);
   });
-  FAKE(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, CUfunction function, int block_size, std::size_t smem), {
-    const auto& attributes = s.devices[static_cast<std::size_t>(function->module->context->device)].attributes;
-    const int by_threads = attributes.at(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / std::max(block_size, 1);
-    const int taken = static_cast<int>(smem) + attributes.at(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
-    *blocks = std::min(by_threads, attributes.at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) / taken);
-    return CUDA_SUCCESS;
-  });
+  FAKE(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+       (int* blocks, CUfunction function, int block_size, std::size_t smem), {
+         const auto& attributes =
+             s.devices[static_cast<std::size_t>(function->module->context->device)].attributes;
+         const int by_threads = attributes.at(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) /
+                                std::max(block_size, 1);
+         const int taken = static_cast<int>(smem) +
+                           attributes.at(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK);
+         *blocks = std::min(
+             by_threads,
+             attributes.at(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) / taken);
+         return CUDA_SUCCESS;
+       });
   FAKE(cuLaunchKernel,
-       (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-        unsigned block_z, unsigned smem, CUstream stream, void** params, void**),
+       (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+        unsigned block_y, unsigned block_z, unsigned smem, CUstream stream, void** params, void**),
        {
-         const CUlaunchConfig config = {grid_x, grid_y, grid_z, block_x, block_y, block_z, smem, stream, nullptr, 0};
+         const CUlaunchConfig config = {grid_x,  grid_y, grid_z, block_x, block_y,
+                                        block_z, smem,   stream, nullptr, 0};
          return s.launch(config, function, params);
        });
-  FAKE(cuLaunchKernelEx, (const CUlaunchConfig* config, CUfunction function, void** params, void**), {
-    return s.launch(*config, function, params);
-  });
+  FAKE(cuLaunchKernelEx, (const CUlaunchConfig* config, CUfunction function, void** params, void**),
+       { return s.launch(*config, function, params); });
 }
 
-void* at(CUdeviceptr pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
+void* at(CUdeviceptr pointer) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer));
+}
 
 template <class T>
-CUresult set_memory(FakeDriver::State& s, CUdeviceptr to, T value, std::size_t count, CUstream stream) {
+CUresult set_memory(FakeDriver::State& s, CUdeviceptr to, T value, std::size_t count,
+                    CUstream stream) {
   if (!s.holds(to, count * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
   return s.enqueue(stream, [=](CUstream) { std::fill_n(static_cast<T*>(at(to)), count, value); });
 }
@@ -642,7 +679,7 @@ void fill_memory_calls(DriverApi& api) {
     return s.allocate(pointer, bytes, stream->context->device);
   });
   FAKE(cuMemFreeAsync, (CUdeviceptr pointer, CUstream), { return s.release(pointer); });
-  FAKE(cuMemGetInfo, (std::size_t * free, std::size_t* total), {
+  FAKE(cuMemGetInfo, (std::size_t * free, std::size_t * total), {
     REFUSE_IF(s.current_health());
     const FakeDevice& device = s.devices[static_cast<std::size_t>(s.current()->device)];
     *free = device.free_bytes;
@@ -661,35 +698,34 @@ void fill_memory_calls(DriverApi& api) {
     if (!s.holds(to, bytes) || !s.holds(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return s.enqueue(stream, [=](CUstream) { std::memmove(at(to), at(from), bytes); });
   });
-  FAKE(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream), {
-    return set_memory(s, to, value, count, stream);
-  });
-  FAKE(cuMemsetD16Async, (CUdeviceptr to, unsigned short value, std::size_t count, CUstream stream), {
-    return set_memory(s, to, value, count, stream);
-  });
-  FAKE(cuMemsetD32Async, (CUdeviceptr to, unsigned value, std::size_t count, CUstream stream), {
-    return set_memory(s, to, value, count, stream);
-  });
+  FAKE(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream),
+       { return set_memory(s, to, value, count, stream); });
+  FAKE(cuMemsetD16Async, (CUdeviceptr to, unsigned short value, std::size_t count, CUstream stream),
+       { return set_memory(s, to, value, count, stream); });
+  FAKE(cuMemsetD32Async, (CUdeviceptr to, unsigned value, std::size_t count, CUstream stream),
+       { return set_memory(s, to, value, count, stream); });
   FAKE(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps* properties), {
     REFUSE_IF(s.broken);
     *pool = s.make(s.pools);
     (*pool)->device = properties->location.id;
     return CUDA_SUCCESS;
   });
-  FAKE(cuMemPoolDestroy, (CUmemoryPool pool), { return s.alive.erase(pool) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
-  FAKE(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute, void*), {
-    return s.is_alive(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  });
-  FAKE(cuMemPoolTrimTo, (CUmemoryPool pool, std::size_t), { return s.is_alive(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
-  FAKE(cuMemAllocFromPoolAsync, (CUdeviceptr * pointer, std::size_t bytes, CUmemoryPool pool, CUstream handle), {
-    if (!s.is_alive(pool) || s.stream_of(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    REFUSE_IF(s.health(s.stream_of(handle)->context));
-    return s.allocate(pointer, bytes, pool->device);
-  });
+  FAKE(cuMemPoolDestroy, (CUmemoryPool pool),
+       { return s.alive.erase(pool) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute, void*),
+       { return s.is_alive(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuMemPoolTrimTo, (CUmemoryPool pool, std::size_t),
+       { return s.is_alive(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  FAKE(cuMemAllocFromPoolAsync,
+       (CUdeviceptr * pointer, std::size_t bytes, CUmemoryPool pool, CUstream handle), {
+         if (!s.is_alive(pool) || s.stream_of(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+         REFUSE_IF(s.health(s.stream_of(handle)->context));
+         return s.allocate(pointer, bytes, pool->device);
+       });
   FAKE(cuTensorMapEncodeTiled,
-       (CUtensorMap * map, CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
-        const std::uint32_t*, const std::uint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-        CUtensorMapFloatOOBfill),
+       (CUtensorMap * map, CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*,
+        const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, CUtensorMapInterleave,
+        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill),
        {
          std::memset(map, 0, sizeof(*map));
          return CUDA_SUCCESS;
@@ -742,7 +778,9 @@ FakeDriver::~FakeDriver() {
 
 const DriverApi& FakeDriver::api() const noexcept { return state_->api; }
 
-FakeDevice& FakeDriver::device(int ordinal) { return state_->devices[static_cast<std::size_t>(ordinal)]; }
+FakeDevice& FakeDriver::device(int ordinal) {
+  return state_->devices[static_cast<std::size_t>(ordinal)];
+}
 
 void FakeDriver::fail_call(const std::string& function, std::int64_t nth, CUresult result) {
   const std::lock_guard lock(state_->mutex);
@@ -770,7 +808,8 @@ void FakeDriver::set_launch_time(std::function<double(const FakeLaunch&)> time_u
   state_->launch_time = std::move(time_us);
 }
 
-void FakeDriver::set_kernel(std::function<void(const FakeLaunch&, const void*)> body, std::size_t params_bytes) {
+void FakeDriver::set_kernel(std::function<void(const FakeLaunch&, const void*)> body,
+                            std::size_t params_bytes) {
   const std::lock_guard lock(state_->mutex);
   state_->kernel = std::move(body);
   state_->params_bytes = params_bytes;
@@ -786,7 +825,8 @@ void FakeDriver::clear_launches() {
   state_->launches.clear();
 }
 
-void FakeDriver::set_function_attribute(const std::string& kernel, CUfunction_attribute attribute, int value) {
+void FakeDriver::set_function_attribute(const std::string& kernel, CUfunction_attribute attribute,
+                                        int value) {
   const std::lock_guard lock(state_->mutex);
   state_->function_attributes[{kernel, attribute}] = value;
 }
@@ -795,7 +835,8 @@ FakeLive FakeDriver::live() const {
   const std::lock_guard lock(state_->mutex);
   const auto count = [&](const auto& pool) {
     return static_cast<std::int64_t>(
-        std::count_if(pool.begin(), pool.end(), [&](const auto& handle) { return state_->is_alive(handle.get()); }));
+        std::count_if(pool.begin(), pool.end(),
+                      [&](const auto& handle) { return state_->is_alive(handle.get()); }));
   };
   FakeLive live;
   live.contexts = count(state_->contexts);

@@ -1,8 +1,9 @@
 #pragma once
 /// \file
-/// A CUDA driver without a GPU, for tests: a table of fakes over a model of devices, contexts, streams with
-/// their captures, modules, events and memory. Work "runs" when it is enqueued (a captured graph: when it is
-/// launched) and takes virtual time on its stream. Any call can be made to fail.
+/// A CUDA driver without a GPU, for tests: a table of fakes over a model of devices, contexts,
+/// streams with their captures, modules, events and memory. Work "runs" when it is enqueued (a
+/// captured graph: when it is launched) and takes virtual time on its stream. Any call can be made
+/// to fail.
 
 #include <array>
 #include <cstddef>
@@ -39,13 +40,14 @@ struct FakeDevice {
 
 /// Objects that were made and not destroyed.
 struct FakeLive {
-  std::int64_t contexts = 0, primary_retains = 0, streams = 0, events = 0, modules = 0, graphs = 0, graph_execs = 0,
-               pools = 0, allocations = 0;
+  std::int64_t contexts = 0, primary_retains = 0, streams = 0, events = 0, modules = 0, graphs = 0,
+               graph_execs = 0, pools = 0, allocations = 0;
   std::int64_t allocated_bytes = 0;
   friend bool operator==(const FakeLive&, const FakeLive&) = default;
 };
 
-/// One at a time in a process, since a table of function pointers has room for no more. Thread-safe.
+/// One at a time in a process, since a table of function pointers has room for no more.
+/// Thread-safe.
 class FakeDriver {
  public:
   explicit FakeDriver(int devices = 1);
@@ -59,8 +61,8 @@ class FakeDriver {
 
   // Faults.
 
-  /// The `nth` call from now (1: the next) of `function` ("cuMemAlloc"; "": of any function) returns
-  /// `result` and does nothing else.
+  /// The `nth` call from now (1: the next) of `function` ("cuMemAlloc"; "": of any function)
+  /// returns `result` and does nothing else.
   void fail_call(const std::string& function, std::int64_t nth, cuda::CUresult result);
   void clear_faults();
   /// From now on every call that touches the device in `context` (null: in any) returns `result`.
@@ -71,13 +73,16 @@ class FakeDriver {
 
   /// Virtual microseconds that a launch takes; 10 if never set. Called with the driver's lock held.
   void set_launch_time(std::function<double(const FakeLaunch&)> time_us);
-  /// What a launch does, given the pointers to its parameters; nothing if never set. Parameters of a
-  /// captured launch are copied: `params_bytes` of the first one. Called with the driver's lock held.
-  void set_kernel(std::function<void(const FakeLaunch&, const void* params)> body, std::size_t params_bytes);
+  /// What a launch does, given the pointers to its parameters; nothing if never set. Parameters of
+  /// a captured launch are copied: `params_bytes` of the first one. Called with the driver's lock
+  /// held.
+  void set_kernel(std::function<void(const FakeLaunch&, const void* params)> body,
+                  std::size_t params_bytes);
   [[nodiscard]] std::vector<FakeLaunch> launches() const;
   void clear_launches();
   /// Value of a function's attribute from now on, for every kernel of this name ("": all others).
-  void set_function_attribute(const std::string& kernel, cuda::CUfunction_attribute attribute, int value);
+  void set_function_attribute(const std::string& kernel, cuda::CUfunction_attribute attribute,
+                              int value);
 
   // What is left.
 

@@ -28,7 +28,9 @@ TEST_CASE("a template compiles to machine code of every architecture that we nam
     CHECK(compiled->resources.spill_stores == 0);
     CHECK(compiled->resources.stack == 0);
     CHECK(compiled->resources.code_bytes > 0);
-    CHECK(compiled->cubin.compare(0, 4, "\x7f" "ELF") == 0);
+    CHECK(compiled->cubin.compare(0, 4,
+                                  "\x7f"
+                                  "ELF") == 0);
   }
 }
 
@@ -46,7 +48,8 @@ TEST_CASE("each constant changes the machine code, and nothing else does", "[tem
   };
   std::set<std::string> texts;
   for (const KernelSource& kernel :
-       {scale_kernel(64, 2, 2), scale_kernel(128, 2, 2), scale_kernel(64, 3, 2), scale_kernel(64, 2, 1), scale_kernel(64, 2, 2, true)}) {
+       {scale_kernel(64, 2, 2), scale_kernel(128, 2, 2), scale_kernel(64, 3, 2),
+        scale_kernel(64, 2, 1), scale_kernel(64, 2, 2, true)}) {
     CHECK(texts.insert(text_of(kernel)).second);
   }
   CHECK(texts.count(text_of(scale_kernel(64, 2, 2))) == 1);
@@ -55,7 +58,10 @@ TEST_CASE("each constant changes the machine code, and nothing else does", "[tem
   CHECK(texts.count(text_of(unused)) == 1);
 }
 
-TEST_CASE("host and device that disagree on shared memory or threads do not compile, and the sentence says so", "[templates]") {
+TEST_CASE(
+    "host and device that disagree on shared memory or threads do not compile, and the sentence "
+    "says so",
+    "[templates]") {
   const cuda::NvrtcApi* nvrtc = nvrtc_or_skip();
   if (nvrtc == nullptr) return;
   Compiler compiler(0);
@@ -63,17 +69,20 @@ TEST_CASE("host and device that disagree on shared memory or threads do not comp
   kernel.smem_bytes += 16;
   auto compiled = compiler.compile(*nvrtc, fixture_templates(), kernel, "sm_90a");
   REQUIRE(compiled.status().code() == ErrorCode::kCompileFailed);
-  const std::string sentence = "bytes of shared memory: the host computed 528, ScaleTraits::kSmemBytes differs";
+  const std::string sentence =
+      "bytes of shared memory: the host computed 528, ScaleTraits::kSmemBytes differs";
   CHECK(compiled.status().message().find(sentence) != std::string::npos);
   CHECK(compiled.status().details().compile_log.find(sentence) != std::string::npos);
 
   kernel = scale_kernel();
   kernel.threads = 32;
   compiled = compiler.compile(*nvrtc, fixture_templates(), kernel, "sm_90a");
-  CHECK(compiled.status().message().find("threads of a block: the host computed 32") != std::string::npos);
+  CHECK(compiled.status().message().find("threads of a block: the host computed 32") !=
+        std::string::npos);
 
   compiled = compiler.compile(*nvrtc, fixture_templates(), scale_kernel(48), "sm_90a");
-  CHECK(compiled.status().message().find("BV must be a multiple of a warp's threads") != std::string::npos);
+  CHECK(compiled.status().message().find("BV must be a multiple of a warp's threads") !=
+        std::string::npos);
 }
 
 TEST_CASE("the compiler's log reaches the error", "[templates]") {
@@ -82,7 +91,8 @@ TEST_CASE("the compiler's log reaches the error", "[templates]") {
   Compiler compiler(0);
   std::vector<TemplateFile> files = *fixture_templates().closure("scale/scale.cu");
   files[0].text += "\nint broken = no_such_name;\n";
-  const auto compiled = compiler.compile(*nvrtc, TemplateStore::from_files(files), scale_kernel(), "sm_90a");
+  const auto compiled =
+      compiler.compile(*nvrtc, TemplateStore::from_files(files), scale_kernel(), "sm_90a");
   REQUIRE(compiled.status().code() == ErrorCode::kCompileFailed);
   CHECK(compiled.status().details().compile_log.find("no_such_name") != std::string::npos);
   CHECK(compiled.status().message().find("scale/scale.cu") != std::string::npos);
@@ -94,8 +104,11 @@ TEST_CASE("templates see no header of the toolkit or the system", "[templates]")
   if (nvrtc == nullptr) return;
   Compiler compiler(0);
   std::vector<TemplateFile> files = *fixture_templates().closure("scale/scale.cu");
-  files[0].text += "\n#if __has_include(<cuda_fp16.h>) || __has_include(<cstdint>) || __has_include(<stdio.h>)\n#error \"a header is visible\"\n#endif\n";
-  const auto compiled = compiler.compile(*nvrtc, TemplateStore::from_files(files), scale_kernel(), "sm_90a");
+  files[0].text +=
+      "\n#if __has_include(<cuda_fp16.h>) || __has_include(<cstdint>) || "
+      "__has_include(<stdio.h>)\n#error \"a header is visible\"\n#endif\n";
+  const auto compiled =
+      compiler.compile(*nvrtc, TemplateStore::from_files(files), scale_kernel(), "sm_90a");
   INFO(compiled.status().to_string());
   CHECK(compiled.ok());
 }
@@ -105,9 +118,11 @@ TEST_CASE("architectures that are none, virtual or unknown are refused", "[templ
   if (nvrtc == nullptr) return;
   Compiler compiler(0);
   for (const char* arch : {"", "compute_90", "sm_9", "sm_90 --maxrregcount=32", "90a", "sm_90ab"}) {
-    CHECK(compiler.compile(*nvrtc, fixture_templates(), scale_kernel(), arch).status().code() == ErrorCode::kInvalidArgument);
+    CHECK(compiler.compile(*nvrtc, fixture_templates(), scale_kernel(), arch).status().code() ==
+          ErrorCode::kInvalidArgument);
   }
-  CHECK(compiler.compile(*nvrtc, fixture_templates(), scale_kernel(), "sm_99").status().code() == ErrorCode::kCompileFailed);
+  CHECK(compiler.compile(*nvrtc, fixture_templates(), scale_kernel(), "sm_99").status().code() ==
+        ErrorCode::kCompileFailed);
 }
 
 TEST_CASE("PTX is there for people to read", "[templates]") {
@@ -129,7 +144,10 @@ TEST_CASE("no more compilations run at once than there are jobs", "[templates]")
     std::vector<std::thread> threads;
     std::atomic<int> compiled{0};
     for (int i = 1; i <= 6; ++i) {
-      threads.emplace_back([&, i] { compiled += compiler.compile(*nvrtc, templates, scale_kernel(32 * i), "sm_90a").ok() ? 1 : 0; });
+      threads.emplace_back([&, i] {
+        compiled +=
+            compiler.compile(*nvrtc, templates, scale_kernel(32 * i), "sm_90a").ok() ? 1 : 0;
+      });
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(compiled == 6);
@@ -141,7 +159,8 @@ TEST_CASE("NVRTC tells its build, and its builtins come from its own folder", "[
   const cuda::NvrtcApi* nvrtc = nvrtc_or_skip();
   if (nvrtc == nullptr) return;
   CHECK(nvrtc->major >= 12);
-  CHECK(nvrtc->version.find(std::to_string(nvrtc->major) + "." + std::to_string(nvrtc->minor)) == 0);
+  CHECK(nvrtc->version.find(std::to_string(nvrtc->major) + "." + std::to_string(nvrtc->minor)) ==
+        0);
   CHECK(nvrtc->build.find(nvrtc->version) == 0);
   CHECK(nvrtc->build.size() > nvrtc->version.size());
   CHECK_FALSE(nvrtc->archs.empty());

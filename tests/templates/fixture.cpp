@@ -30,7 +30,10 @@ jit::KernelSource scale_kernel(int bv, int stages, int warps, bool add_one) {
   kernel.entry = "scale";
   kernel.traits = "ScaleTraits";
   kernel.params_type = "scanjit::scale::ScaleParams";
-  kernel.constants = {{"BV", Type::kInt, bv}, {"STAGES", Type::kInt, stages}, {"WARPS", Type::kInt, warps}, {"ADD_ONE", Type::kBool, add_one ? 1 : 0}};
+  kernel.constants = {{"BV", Type::kInt, bv},
+                      {"STAGES", Type::kInt, stages},
+                      {"WARPS", Type::kInt, warps},
+                      {"ADD_ONE", Type::kBool, add_one ? 1 : 0}};
   kernel.threads = warps * 32;
   kernel.smem_bytes = scale::scale_smem_bytes(bv, stages);
   return kernel;
@@ -44,7 +47,8 @@ bool is_mapped(const std::string& part_of_path) {
   return false;
 }
 
-bool run_child(const std::string& tag, const std::vector<std::string>& variables, std::string& output) {
+bool run_child(const std::string& tag, const std::vector<std::string>& variables,
+               std::string& output) {
   os::ProcessOptions options;
   options.argv = {"/proc/self/exe", tag};
   options.environment = variables;

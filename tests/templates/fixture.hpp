@@ -15,13 +15,15 @@ namespace scanjit::test {
 /// The templates below tests/templates/fixture.
 [[nodiscard]] jit::TemplateStore fixture_templates();
 
-[[nodiscard]] jit::KernelSource scale_kernel(int bv = 64, int stages = 2, int warps = 2, bool add_one = false);
+[[nodiscard]] jit::KernelSource scale_kernel(int bv = 64, int stages = 2, int warps = 2,
+                                             bool add_one = false);
 
 /// Whether a library of this name is mapped into the process.
 [[nodiscard]] bool is_mapped(const std::string& part_of_path);
 
-/// Runs the hidden test cases of `tag` in a process of their own, with `variables` ("NAME=value") in its
-/// environment; true if they passed. Their output is in `output`.
-[[nodiscard]] bool run_child(const std::string& tag, const std::vector<std::string>& variables, std::string& output);
+/// Runs the hidden test cases of `tag` in a process of their own, with `variables` ("NAME=value")
+/// in its environment; true if they passed. Their output is in `output`.
+[[nodiscard]] bool run_child(const std::string& tag, const std::vector<std::string>& variables,
+                             std::string& output);
 
 }  // namespace scanjit::test

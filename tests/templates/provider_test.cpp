@@ -18,7 +18,9 @@ using namespace scanjit::test;
 
 namespace {
 
-std::unique_ptr<KernelProvider> provider_at(const std::string& cache, const std::vector<std::string>& packs = {}, int jobs = 2) {
+std::unique_ptr<KernelProvider> provider_at(const std::string& cache,
+                                            const std::vector<std::string>& packs = {},
+                                            int jobs = 2) {
   KernelProviderOptions options;
   options.environment = read_environment();
   options.cache_dir = cache;
@@ -68,7 +70,8 @@ TEST_CASE("a kernel is compiled once, then comes from memory, then from the cach
   CHECK(second->get(scale_kernel(), "sm_80")->from == "compiled");
 }
 
-TEST_CASE("a damaged cubin in the cache is set aside and made again in the same call", "[templates]") {
+TEST_CASE("a damaged cubin in the cache is set aside and made again in the same call",
+          "[templates]") {
   if (nvrtc_or_skip() == nullptr) return;
   const TemporaryDirectory folder;
   REQUIRE(provider_at(folder.path())->get(scale_kernel(), "sm_90a").ok());
@@ -89,7 +92,9 @@ TEST_CASE("a damaged cubin in the cache is set aside and made again in the same 
 TEST_CASE("a change to a template, even in a header, is another source", "[templates]") {
   std::vector<TemplateFile> files = *fixture_templates().closure("scale/scale.cu");
   const auto id_of = [&] {
-    return *KernelProvider::create_with({}, TemplateStore::from_files(files), os::posix_file_system())->source_id(scale_kernel(), "sm_90a");
+    return *KernelProvider::create_with({}, TemplateStore::from_files(files),
+                                        os::posix_file_system())
+                ->source_id(scale_kernel(), "sm_90a");
   };
   const std::string before = id_of();
   CHECK(id_of() == before);
@@ -97,7 +102,8 @@ TEST_CASE("a change to a template, even in a header, is another source", "[templ
   CHECK(id_of() != before);
 }
 
-TEST_CASE("calls of one source at the same time share one compilation", "[templates][concurrency]") {
+TEST_CASE("calls of one source at the same time share one compilation",
+          "[templates][concurrency]") {
   if (nvrtc_or_skip() == nullptr) return;
   const auto provider = provider_at("");
   std::vector<std::thread> threads;
@@ -114,7 +120,8 @@ TEST_CASE("calls of one source at the same time share one compilation", "[templa
   CHECK(provider->counters().memory_hits == 7);
 }
 
-TEST_CASE("a failed compilation is told to all who waited and not remembered", "[templates][concurrency]") {
+TEST_CASE("a failed compilation is told to all who waited and not remembered",
+          "[templates][concurrency]") {
   if (nvrtc_or_skip() == nullptr) return;
   const auto provider = provider_at("");
   KernelSource wrong = scale_kernel();
@@ -122,7 +129,9 @@ TEST_CASE("a failed compilation is told to all who waited and not remembered", "
   std::vector<std::thread> threads;
   std::atomic<int> failed{0};
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] { failed += provider->get(wrong, "sm_90a").status().code() == ErrorCode::kCompileFailed ? 1 : 0; });
+    threads.emplace_back([&] {
+      failed += provider->get(wrong, "sm_90a").status().code() == ErrorCode::kCompileFailed ? 1 : 0;
+    });
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(failed == 4);
@@ -149,9 +158,11 @@ TEST_CASE("many kernels come in order, bounded, and stop when asked", "[template
   CHECK(provider->counters().compiles == 4);
 
   std::atomic<int> asked{0};
-  const auto stopped = provider_at("", {}, 1)->get_all(kernels, "sm_90a", [&] { return ++asked > 1; });
+  const auto stopped =
+      provider_at("", {}, 1)->get_all(kernels, "sm_90a", [&] { return ++asked > 1; });
   CHECK(stopped[0].ok());
-  for (std::size_t i = 1; i < stopped.size(); ++i) CHECK(stopped[i].status().code() == ErrorCode::kCancelled);
+  for (std::size_t i = 1; i < stopped.size(); ++i)
+    CHECK(stopped[i].status().code() == ErrorCode::kCancelled);
 }
 
 TEST_CASE("recompiling replaces what is stored", "[templates]") {
@@ -167,7 +178,8 @@ TEST_CASE("recompiling replaces what is stored", "[templates]") {
   CHECK(kept->cubin == fresh->cubin);
 }
 
-// --- without NVRTC, in a process of its own ---------------------------------------------------------
+// --- without NVRTC, in a process of its own
+// ---------------------------------------------------------
 
 TEST_CASE("child: a pack serves where NVRTC cannot be found", "[.hidden_nvrtc]") {
   const std::string pack = variable("SCANJIT_TEST_PACK");
@@ -188,12 +200,16 @@ TEST_CASE("a pack made elsewhere serves without NVRTC, wherever it is moved to",
   REQUIRE(provider_at(folder.file("cache"))->get(scale_kernel(), "sm_90a").ok());
   std::filesystem::rename(folder.file("cache"), folder.file("pack"));
   std::string output;
-  const bool passed = run_child("[.hidden_nvrtc]", {"SCANJIT_NVRTC_LIBRARY=/nowhere/libnvrtc.so", "SCANJIT_TEST_PACK=" + folder.file("pack")}, output);
+  const bool passed = run_child(
+      "[.hidden_nvrtc]",
+      {"SCANJIT_NVRTC_LIBRARY=/nowhere/libnvrtc.so", "SCANJIT_TEST_PACK=" + folder.file("pack")},
+      output);
   INFO(output);
   CHECK(passed);
 }
 
-TEST_CASE("child: a stored binary is used without loading the NVRTC that is there", "[.idle_nvrtc]") {
+TEST_CASE("child: a stored binary is used without loading the NVRTC that is there",
+          "[.idle_nvrtc]") {
   const auto provider = provider_at(variable("SCANJIT_TEST_CACHE"));
   REQUIRE(provider->get(scale_kernel(), "sm_90a").ok());
   CHECK_FALSE(is_mapped("libnvrtc"));
@@ -206,12 +222,14 @@ TEST_CASE("NVRTC stays unloaded as long as binaries are stored", "[templates]") 
   const TemporaryDirectory folder;
   REQUIRE(provider_at(folder.file("cache"))->get(scale_kernel(), "sm_90a").ok());
   std::string output;
-  const bool passed = run_child("[.idle_nvrtc]", {"SCANJIT_TEST_CACHE=" + folder.file("cache")}, output);
+  const bool passed =
+      run_child("[.idle_nvrtc]", {"SCANJIT_TEST_CACHE=" + folder.file("cache")}, output);
   INFO(output);
   CHECK(passed);
 }
 
-TEST_CASE("child: NVRTC of a folder that no loader knows compiles with the builtins beside it", "[.moved_nvrtc]") {
+TEST_CASE("child: NVRTC of a folder that no loader knows compiles with the builtins beside it",
+          "[.moved_nvrtc]") {
   const auto nvrtc = cuda::load_nvrtc(read_environment());
   INFO(nvrtc.status().to_string());
   REQUIRE(nvrtc.ok());
@@ -225,10 +243,15 @@ TEST_CASE("builtins are found beside the NVRTC that was named", "[templates]") {
   if (nvrtc == nullptr) return;
   const TemporaryDirectory folder;
   for (const std::string& library : {nvrtc->library, nvrtc->builtins}) {
-    std::filesystem::create_symlink(std::filesystem::canonical(library), folder.file(os::base_name(library)));
+    std::filesystem::create_symlink(std::filesystem::canonical(library),
+                                    folder.file(os::base_name(library)));
   }
   std::string output;
-  const bool passed = run_child("[.moved_nvrtc]", {"SCANJIT_NVRTC_LIBRARY=" + folder.file(os::base_name(nvrtc->library)), "SCANJIT_TEST_FOLDER=" + folder.path()}, output);
+  const bool passed =
+      run_child("[.moved_nvrtc]",
+                {"SCANJIT_NVRTC_LIBRARY=" + folder.file(os::base_name(nvrtc->library)),
+                 "SCANJIT_TEST_FOLDER=" + folder.path()},
+                output);
   INFO(output);
   CHECK(passed);
 }

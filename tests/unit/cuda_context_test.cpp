@@ -86,8 +86,12 @@ TEST_CASE("loading under a relaxed scope leaves another thread's global capture 
   const CUcontext context = floating_context(driver);
   const auto scope = ScopedContext::enter(driver.api(), context);
   CUstream stream = nullptr;
-  REQUIRE(driver.api().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-  std::thread([&] { REQUIRE(driver.api().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS); }).join();
+  REQUIRE(driver.api().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0) ==
+          CUDA_SUCCESS);
+  std::thread([&] {
+    REQUIRE(driver.api().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+            CUDA_SUCCESS);
+  }).join();
 
   CUmodule module = nullptr;
   {
@@ -114,7 +118,8 @@ TEST_CASE("the legacy stream counts as capturing beside a blocking stream's capt
   REQUIRE(driver.api().cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0) == CUDA_SUCCESS);
   CHECK_FALSE(*is_capturing(driver.api(), nullptr));
   CHECK_FALSE(*is_capturing(driver.api(), blocking));
-  REQUIRE(driver.api().cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(driver.api().cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+          CUDA_SUCCESS);
   CHECK(*is_capturing(driver.api(), nullptr));
   CHECK(*stream_context(driver.api(), nullptr) == context);  // and may still be asked whose it is
   CHECK(*stream_context(driver.api(), blocking) == context);

@@ -51,9 +51,12 @@ TEST_CASE("an ordinal out of range is refused with the range", "[cuda]") {
 }
 
 TEST_CASE("the driver's version is read out of its text", "[cuda]") {
-  CHECK(parse_driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x@y)\n"
-                             "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n") == "580.159.04");
-  CHECK(parse_driver_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun\n") == "535.54.03");
+  CHECK(parse_driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  "
+                             "Release Build  (x@y)\n"
+                             "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n") ==
+        "580.159.04");
+  CHECK(parse_driver_version(
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun\n") == "535.54.03");
   CHECK(parse_driver_version("").empty());
   CHECK(parse_driver_version("no 12 numbers 5. here").empty());
 }

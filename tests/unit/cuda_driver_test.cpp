@@ -24,11 +24,13 @@ CUresult nothing() { return CUDA_SUCCESS; }
 // Every function but the one named `missing`.
 class TableLibrary final : public os::DynamicLibrary {
  public:
-  TableLibrary(std::string path, std::string missing) : path_(std::move(path)), missing_(std::move(missing)) {}
+  TableLibrary(std::string path, std::string missing)
+      : path_(std::move(path)), missing_(std::move(missing)) {}
   Result<void*> symbol(const std::string& name) const override {
     if (name == missing_) return not_found(path_ + " has no symbol " + name);
     if (name == "cuInit") return reinterpret_cast<void*>(&init);
-    if (name == "cuGetErrorName" || name == "cuGetErrorString") return reinterpret_cast<void*>(&text);
+    if (name == "cuGetErrorName" || name == "cuGetErrorString")
+      return reinterpret_cast<void*>(&text);
     return reinterpret_cast<void*>(&nothing);
   }
   const std::string& path() const noexcept override { return path_; }
@@ -56,8 +58,9 @@ TEST_CASE("a missing driver is unsupported and the sentence lists every place", 
   const auto api = open_driver({}, loader);
   REQUIRE_FALSE(api.ok());
   CHECK(api.status().code() == ErrorCode::kUnsupported);
-  for (const char* place : {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1",
-                            "/usr/lib/wsl/lib/libcuda.so.1", "SCANJIT_CUDA_LIBRARY"}) {
+  for (const char* place : {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                            "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
+                            "SCANJIT_CUDA_LIBRARY"}) {
     CHECK(api.status().message().find(place) != std::string::npos);
   }
 }
@@ -74,7 +77,8 @@ TEST_CASE("SCANJIT_CUDA_LIBRARY is the only place looked at when set", "[cuda]")
   CHECK(open_driver(environment, loader).ok());
 }
 
-TEST_CASE("a driver without a required function is named with it; an optional one may be missing", "[cuda]") {
+TEST_CASE("a driver without a required function is named with it; an optional one may be missing",
+          "[cuda]") {
   TableLoader loader;
   answer = CUDA_SUCCESS;
   loader.libraries["libcuda.so.1"] = "cuLaunchKernelEx";
@@ -108,8 +112,9 @@ TEST_CASE("driver errors become codes with the call, the number and the driver's
   CHECK(status.message().find("cuMemAlloc failed") == 0);
   CHECK(status.message().find("(1)") != std::string::npos);
   CHECK(check(driver.api(), CUDA_ERROR_OUT_OF_MEMORY, "cuX").code() == ErrorCode::kOutOfMemory);
-  for (const CUresult sticky : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_MISALIGNED_ADDRESS,
-                                CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_ILLEGAL_INSTRUCTION}) {
+  for (const CUresult sticky : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED,
+                                CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_ECC_UNCORRECTABLE,
+                                CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_ILLEGAL_INSTRUCTION}) {
     CHECK(check(driver.api(), sticky, "cuX").code() == ErrorCode::kDeviceLost);
   }
 }

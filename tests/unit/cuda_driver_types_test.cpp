@@ -12,12 +12,15 @@
 
 namespace ours = scanjit::cuda;
 
-#define SAME_VALUE(name) static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name)
-#define SAME_LAYOUT(type) \
-  static_assert(sizeof(ours::type) == sizeof(::type) && alignof(ours::type) == alignof(::type), #type)
-#define SAME_OFFSET(type, member) \
+#define SAME_VALUE(name) \
+  static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name)
+#define SAME_LAYOUT(type)                                                                       \
+  static_assert(sizeof(ours::type) == sizeof(::type) && alignof(ours::type) == alignof(::type), \
+                #type)
+#define SAME_OFFSET(type, member)                                           \
   static_assert(offsetof(ours::type, member) == offsetof(::type, member) && \
-                    sizeof(ours::type::member) == sizeof(::type::member), #type "::" #member)
+                    sizeof(ours::type::member) == sizeof(::type::member),   \
+                #type "::" #member)
 
 SAME_VALUE(CUDA_SUCCESS);
 SAME_VALUE(CUDA_ERROR_INVALID_VALUE);
@@ -143,7 +146,8 @@ SAME_LAYOUT(CUmemLocation);
 SAME_LAYOUT(CUmemPoolProps);
 SAME_OFFSET(CUmemPoolProps, location);
 SAME_OFFSET(CUmemPoolProps, maxSize);
-static_assert(sizeof(ours::CUtensorMap) == sizeof(::CUtensorMap) && alignof(ours::CUtensorMap) >= alignof(::CUtensorMap));
+static_assert(sizeof(ours::CUtensorMap) == sizeof(::CUtensorMap) &&
+              alignof(ours::CUtensorMap) >= alignof(::CUtensorMap));
 #if CUDA_VERSION >= 12040
 SAME_VALUE(CU_DEV_RESOURCE_TYPE_SM);
 static_assert(sizeof(ours::CUdevResource) >= sizeof(::CUdevResource));

@@ -63,16 +63,20 @@ TEST_CASE("buffers copy within their bounds only", "[cuda]") {
     REQUIRE(buffer->upload(sent.data(), 4, 2, nullptr).ok());
     REQUIRE(buffer->download(got.data(), 8, 0, nullptr).ok());
     CHECK(got == std::vector<char>{-1, -1, 1, 2, 3, 4, -1, -1});
-    for (const auto& [bytes, offset] : {std::pair<std::int64_t, std::int64_t>{4, 5}, {9, 0}, {-1, 0}, {1, -1}, {1, INT64_MAX}}) {
-      CHECK(buffer->upload(sent.data(), bytes, offset, nullptr).code() == ErrorCode::kInvalidArgument);
-      CHECK(buffer->download(got.data(), bytes, offset, nullptr).code() == ErrorCode::kInvalidArgument);
+    for (const auto& [bytes, offset] :
+         {std::pair<std::int64_t, std::int64_t>{4, 5}, {9, 0}, {-1, 0}, {1, -1}, {1, INT64_MAX}}) {
+      CHECK(buffer->upload(sent.data(), bytes, offset, nullptr).code() ==
+            ErrorCode::kInvalidArgument);
+      CHECK(buffer->download(got.data(), bytes, offset, nullptr).code() ==
+            ErrorCode::kInvalidArgument);
     }
     const auto empty = DeviceBuffer::allocate(driver.api(), 0);
     REQUIRE(empty.ok());
     CHECK(empty->data() == nullptr);
     CHECK(empty->download(got.data(), 0, 0, nullptr).ok());
     CHECK_FALSE(DeviceBuffer::allocate(driver.api(), -1).ok());
-    CHECK(DeviceBuffer::allocate(driver.api(), std::int64_t{1} << 40).status().code() == ErrorCode::kOutOfMemory);
+    CHECK(DeviceBuffer::allocate(driver.api(), std::int64_t{1} << 40).status().code() ==
+          ErrorCode::kOutOfMemory);
   }
   CHECK(driver.live().allocations == 0);
 }
@@ -81,7 +85,8 @@ TEST_CASE("machine code that the driver refuses is unsupported, other failures a
   FakeDriver driver;
   const auto primary = PrimaryContext::retain(driver.api(), 0);
   const auto scope = ScopedContext::enter(driver.api(), primary->get());
-  for (const CUresult refusal : {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION}) {
+  for (const CUresult refusal : {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU,
+                                 CUDA_ERROR_UNSUPPORTED_PTX_VERSION}) {
     driver.fail_call("cuModuleLoadData", 1, refusal);
     CHECK(Module::load(driver.api(), "code").status().code() == ErrorCode::kUnsupported);
   }

@@ -23,7 +23,8 @@ struct Bench {
   CUfunction function = *module->function("scan");
 
   Status launch(CUstream on) {
-    return check(driver.api(), driver.api().cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, on, nullptr, nullptr),
+    return check(driver.api(),
+                 driver.api().cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, on, nullptr, nullptr),
                  "cuLaunchKernel");
   }
 };
@@ -34,10 +35,11 @@ TEST_CASE("a graph timer gives microseconds of one repeat", "[cuda]") {
   Bench bench;
   bench.driver.set_launch_time([](const FakeLaunch&) { return 3.5; });
   {
-    auto timer = GraphTimer::capture(bench.driver.api(), bench.stream->get(), 4, [&](CUstream on) -> Status {
-      SCANJIT_TRY(bench.launch(on));
-      return bench.launch(on);
-    });
+    auto timer =
+        GraphTimer::capture(bench.driver.api(), bench.stream->get(), 4, [&](CUstream on) -> Status {
+          SCANJIT_TRY(bench.launch(on));
+          return bench.launch(on);
+        });
     REQUIRE(timer.ok());
     CHECK(bench.driver.launches().size() == 8);  // captured, none ran
     CHECK(*timer->run(1) == Approx(7.0));
@@ -56,19 +58,22 @@ TEST_CASE("work that fails or throws while captured leaves the stream usable", "
   const auto failed = GraphTimer::capture(bench.driver.api(), bench.stream->get(), 2,
                                           [](CUstream) { return invalid_argument("no"); });
   CHECK(failed.status().message() == "no");
-  const auto thrown = GraphTimer::capture(bench.driver.api(), bench.stream->get(), 2,
-                                          [](CUstream) -> Status { throw std::runtime_error("oh"); });
+  const auto thrown =
+      GraphTimer::capture(bench.driver.api(), bench.stream->get(), 2,
+                          [](CUstream) -> Status { throw std::runtime_error("oh"); });
   CHECK(thrown.status().code() == ErrorCode::kInternal);
   CHECK_FALSE(*is_capturing(bench.driver.api(), bench.stream->get()));
   CHECK(bench.driver.live().graphs == 0);
   CHECK_FALSE(GraphTimer::capture(bench.driver.api(), bench.stream->get(), 0, {}).ok());
 }
 
-TEST_CASE("whichever driver call fails, capturing and timing leave nothing behind", "[cuda][fault]") {
+TEST_CASE("whichever driver call fails, capturing and timing leave nothing behind",
+          "[cuda][fault]") {
   Bench bench;
   const auto measure = [&]() -> Status {
-    SCANJIT_ASSIGN_OR_RETURN(GraphTimer timer, GraphTimer::capture(bench.driver.api(), bench.stream->get(), 2,
-                                                                   [&](CUstream on) { return bench.launch(on); }));
+    SCANJIT_ASSIGN_OR_RETURN(GraphTimer timer,
+                             GraphTimer::capture(bench.driver.api(), bench.stream->get(), 2,
+                                                 [&](CUstream on) { return bench.launch(on); }));
     return timer.run(2).status();
   };
   const test::FakeLive before = bench.driver.live();

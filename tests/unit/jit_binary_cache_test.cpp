@@ -23,7 +23,9 @@ StoredBinary binary_of(const std::string& source, const std::string& nvrtc) {
   return binary;
 }
 
-std::string path_of(const std::string& dir, const StoredBinary& binary) { return dir + "/bin/" + binary.binary_id + ".cubin"; }
+std::string path_of(const std::string& dir, const StoredBinary& binary) {
+  return dir + "/bin/" + binary.binary_id + ".cubin";
+}
 
 void put_pack(os::MemoryFileSystem& files, const std::string& dir, const StoredBinary& binary) {
   files.put(path_of(dir, binary), encode_binary(binary));
@@ -152,7 +154,8 @@ TEST_CASE("a crash at any step of writing leaves the whole file or none", "[jit]
   }
 }
 
-TEST_CASE("whatever call fails, a look-up is a hit or a miss and writing goes on without", "[jit][fault]") {
+TEST_CASE("whatever call fails, a look-up is a hit or a miss and writing goes on without",
+          "[jit][fault]") {
   const StoredBinary binary = binary_of("a", "13.0.88");
   int misses = 0;
   for (const int error : {EIO, EACCES, ENOSPC, EROFS}) {

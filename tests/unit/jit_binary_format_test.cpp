@@ -15,7 +15,10 @@ StoredBinary sample() {
   binary.arch = "sm_90a";
   binary.nvrtc = "13.0.88";
   binary.resources = {96, 128, 4, 8, 16, 1 << 20};
-  binary.cubin = std::string("\x7f" "ELF\0\0code", 10);
+  binary.cubin = std::string(
+      "\x7f"
+      "ELF\0\0code",
+      10);
   return binary;
 }
 
@@ -29,13 +32,15 @@ TEST_CASE("a stored binary comes back as it was", "[jit]") {
   CHECK(*decode_binary(encode_binary(empty)) == empty);
 }
 
-TEST_CASE("every flipped bit, every truncation and every added byte of a file is noticed", "[jit][fault]") {
+TEST_CASE("every flipped bit, every truncation and every added byte of a file is noticed",
+          "[jit][fault]") {
   const std::string bytes = encode_binary(sample());
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string damaged = bytes;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
-      if (decode_binary(damaged).status().code() != ErrorCode::kCorrupt) FAIL("byte " << i << " bit " << bit);
+      if (decode_binary(damaged).status().code() != ErrorCode::kCorrupt)
+        FAIL("byte " << i << " bit " << bit);
     }
   }
   for (std::size_t size = 0; size < bytes.size(); ++size) {
@@ -59,6 +64,7 @@ TEST_CASE("ids are of what was compiled and nothing else", "[jit]") {
 }
 
 TEST_CASE("the format is fixed: an id that changes loses every cache and pack", "[jit][golden]") {
-  CHECK(make_source_id("source", "digest", {"--fmad=false"}, "sm_90a") == "aa42c561d36fcbd230e3bfa54e779a339dd05c97");
+  CHECK(make_source_id("source", "digest", {"--fmad=false"}, "sm_90a") ==
+        "aa42c561d36fcbd230e3bfa54e779a339dd05c97");
   CHECK(make_binary_id("s", "13.0.88 CL-36424714") == "s-95c688a0ad0a3093");
 }

@@ -37,7 +37,8 @@ TEST_CASE("child: publishes binaries until it is killed", "[.jit_child_writer]")
   for (int i = 0;; ++i) cache.put(numbered(i % kNumbers));
 }
 
-TEST_CASE("killing a writer at any time never leaves a damaged binary under its name", "[jit][fault]") {
+TEST_CASE("killing a writer at any time never leaves a damaged binary under its name",
+          "[jit][fault]") {
   const test::TemporaryDirectory folder;
   std::mt19937 random(std::random_device{}());
   int seen = 0;

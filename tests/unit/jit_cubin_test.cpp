@@ -19,7 +19,9 @@ void set(std::string& bytes, std::size_t offset, T value) {
 std::string tiny_elf(const std::string& code) {
   const std::string names = std::string("\0.shstrtab\0.text.scale\0", 23);
   std::string bytes(64, '\0');
-  bytes.replace(0, 6, "\x7f" "ELF\x02\x01");
+  bytes.replace(0, 6,
+                "\x7f"
+                "ELF\x02\x01");
   const std::size_t names_at = bytes.size();
   bytes += names;
   const std::size_t code_at = bytes.size();
@@ -63,7 +65,8 @@ TEST_CASE("damaged ELF files are errors and never read out of bounds", "[jit][fu
     const auto text = text_section(bytes, "scale");
     if (text.ok()) {
       if (text->size() > bytes.size()) FAIL("a section of more bytes than the file");
-    } else if (text.status().code() != ErrorCode::kCorrupt && text.status().code() != ErrorCode::kNotFound) {
+    } else if (text.status().code() != ErrorCode::kCorrupt &&
+               text.status().code() != ErrorCode::kNotFound) {
       FAIL(text.status().to_string());
     }
   }
@@ -80,7 +83,8 @@ TEST_CASE("the compiler's statistics of one kernel are read out of the log", "[j
       "ptxas info    : Compiling entry function 'scale' for 'sm_90a'\n"
       "ptxas info    : Function properties for scale\n"
       "ptxas         .     40 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
-      "ptxas info    : Used 168 registers, used 1 barriers, 40 bytes cumulative stack size, 256 bytes smem\n";
+      "ptxas info    : Used 168 registers, used 1 barriers, 40 bytes cumulative stack size, 256 "
+      "bytes smem\n";
   const auto resources = parse_resources(log, "scale");
   REQUIRE(resources.ok());
   CHECK(resources->registers == 168);

@@ -25,7 +25,9 @@ KernelSource plain() {
   return kernel;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -37,7 +39,9 @@ TEST_CASE("the source names every constant and asserts what host and device shar
   CHECK(has(*source, "  static constexpr bool HAS_G = true;\n"));
   CHECK(has(*source, "static_assert(scanjit::dev::ScaleTraits<Cfg>::kSmemBytes == 4096,"));
   CHECK(has(*source, "static_assert(scanjit::dev::ScaleTraits<Cfg>::kThreads == 128,"));
-  CHECK(has(*source, "extern \"C\" __global__ void __launch_bounds__(128, 2)\nscale(const __grid_constant__ scanjit::scale::Params p)"));
+  CHECK(has(*source,
+            "extern \"C\" __global__ void __launch_bounds__(128, 2)\nscale(const __grid_constant__ "
+            "scanjit::scale::Params p)"));
   CHECK(*generate_source(plain()) == *source);
 }
 
@@ -55,11 +59,13 @@ TEST_CASE("fields out of bounds are refused by name, value and bound", "[jit]") 
   refused([](KernelSource& k) { k.threads = 1025; }, "1024");
   refused([](KernelSource& k) { k.min_blocks = 0; }, "min_blocks is 0");
   refused([](KernelSource& k) { k.smem_bytes = -1; }, "smem_bytes is -1");
-  refused([](KernelSource& k) { k.constants[0].value = std::int64_t{1} << 31; }, "BV is 2147483648");
+  refused([](KernelSource& k) { k.constants[0].value = std::int64_t{1} << 31; },
+          "BV is 2147483648");
   refused([](KernelSource& k) { k.constants[1].value = 2; }, "HAS_G is 2");
   refused([](KernelSource& k) { k.constants[1].name = "BV"; }, "given twice");
   refused([](KernelSource& k) { k.constants[0].name = "int"; }, "\"int\"");
-  refused([](KernelSource& k) { k.constants[0].name = "A; } int x = 1; struct B {"; }, "identifier");
+  refused([](KernelSource& k) { k.constants[0].name = "A; } int x = 1; struct B {"; },
+          "identifier");
   refused([](KernelSource& k) { k.constants[0].name = "Cfg"; }, "Cfg");
   refused([](KernelSource& k) { k.entry = "__global__"; }, "entry");
   refused([](KernelSource& k) { k.entry = "main"; }, "entry");
@@ -67,7 +73,8 @@ TEST_CASE("fields out of bounds are refused by name, value and bound", "[jit]") 
   refused([](KernelSource& k) { k.traits = "a::b"; }, "traits");
   refused([](KernelSource& k) { k.params_type = "scanjit::"; }, "params_type");
   refused([](KernelSource& k) { k.params_type = "int"; }, "params_type");
-  for (const char* file : {"", "/etc/passwd.cu", "../x.cu", "a/../../x.cu", "a//b.cu", "x.h", "a\"\n#include <x>\n.cu", ".hidden.cu"}) {
+  for (const char* file : {"", "/etc/passwd.cu", "../x.cu", "a/../../x.cu", "a//b.cu", "x.h",
+                           "a\"\n#include <x>\n.cu", ".hidden.cu"}) {
     refused([&](KernelSource& k) { k.template_file = file; }, "template_file");
   }
 }
@@ -75,10 +82,15 @@ TEST_CASE("fields out of bounds are refused by name, value and bound", "[jit]") 
 TEST_CASE("whatever the input, the source has the one shape or there is none", "[jit][fuzz]") {
   // Every line that may occur, so that nothing given can add a token of its own.
   const std::string id = "[A-Za-z][A-Za-z0-9_]*";
-  const std::regex line("|#include \"[A-Za-z0-9_./-]+\\.cu\"|struct Cfg \\{|\\};|  static constexpr int " + id + " = -?[0-9]+;|  static constexpr bool " +
-                        id + " = (true|false);|static_assert\\(scanjit::dev::" + id + "<Cfg>::k(SmemBytes|Threads) == [0-9]+,|    \"[a-z ]+: the host computed [0-9]+, " +
-                        id + "::k(SmemBytes|Threads) differs\"\\);|extern \"C\" __global__ void __launch_bounds__\\([0-9]+, [0-9]+\\)|" + id +
-                        "\\(const __grid_constant__ (" + id + "::)*" + id + " p\\) \\{|  scanjit::dev::" + id + "<Cfg>\\(p\\);|\\}");
+  const std::regex line(
+      "|#include \"[A-Za-z0-9_./-]+\\.cu\"|struct Cfg \\{|\\};|  static constexpr int " + id +
+      " = -?[0-9]+;|  static constexpr bool " + id +
+      " = (true|false);|static_assert\\(scanjit::dev::" + id +
+      "<Cfg>::k(SmemBytes|Threads) == [0-9]+,|    \"[a-z ]+: the host computed [0-9]+, " + id +
+      "::k(SmemBytes|Threads) differs\"\\);|extern \"C\" __global__ void "
+      "__launch_bounds__\\([0-9]+, [0-9]+\\)|" +
+      id + "\\(const __grid_constant__ (" + id + "::)*" + id + " p\\) \\{|  scanjit::dev::" + id +
+      "<Cfg>\\(p\\);|\\}");
   const unsigned seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -86,18 +98,23 @@ TEST_CASE("whatever the input, the source has the one shape or there is none", "
   const auto mutate = [&](std::string& text) {
     for (auto n = random() % 3; n > 0; --n) {
       const std::size_t at = text.empty() ? 0 : random() % text.size();
-      const char c = random() % 8 == 0 ? static_cast<char>(random()) : alphabet[random() % alphabet.size()];
+      const char c =
+          random() % 8 == 0 ? static_cast<char>(random()) : alphabet[random() % alphabet.size()];
       switch (random() % 3) {
         case 0: text.insert(at, 1, c); break;
-        case 1: if (!text.empty()) text[at] = c; break;
-        default: if (!text.empty()) text.erase(at, 1 + random() % 3);
+        case 1:
+          if (!text.empty()) text[at] = c;
+          break;
+        default:
+          if (!text.empty()) text.erase(at, 1 + random() % 3);
       }
     }
   };
   int valid = 0;
   for (int round = 0; round < 5000; ++round) {
     KernelSource kernel = plain();
-    for (std::string* text : {&kernel.template_file, &kernel.entry, &kernel.traits, &kernel.params_type, &kernel.constants[0].name}) {
+    for (std::string* text : {&kernel.template_file, &kernel.entry, &kernel.traits,
+                              &kernel.params_type, &kernel.constants[0].name}) {
       if (random() % 4 == 0) mutate(*text);
     }
     kernel.constants[0].value = static_cast<std::int64_t>(random()) - (std::int64_t{1} << 31);

@@ -9,11 +9,12 @@ using namespace scanjit::jit;
 namespace {
 
 TemplateStore store_of(const std::string& tile) {
-  return TemplateStore::from_files({{"scale/scale.cu", "#include \"common/tile.cuh\"\n  # include  \"scale/params.h\"\nbody\n"},
-                                    {"scale/params.h", "params"},
-                                    {"common/tile.cuh", "#include \"common/types.cuh\"\n" + tile},
-                                    {"common/types.cuh", "#include \"common/tile.cuh\" // a circle\n"},
-                                    {"other/other.cu", "#include <vector>\n"}});
+  return TemplateStore::from_files(
+      {{"scale/scale.cu", "#include \"common/tile.cuh\"\n  # include  \"scale/params.h\"\nbody\n"},
+       {"scale/params.h", "params"},
+       {"common/tile.cuh", "#include \"common/types.cuh\"\n" + tile},
+       {"common/types.cuh", "#include \"common/tile.cuh\" // a circle\n"},
+       {"other/other.cu", "#include <vector>\n"}});
 }
 
 std::vector<std::string> names_of(const std::vector<TemplateFile>& files) {
@@ -27,7 +28,8 @@ std::vector<std::string> names_of(const std::vector<TemplateFile>& files) {
 TEST_CASE("a template's closure follows its includes, circles too", "[jit]") {
   const auto files = store_of("x").closure("scale/scale.cu");
   REQUIRE(files.ok());
-  CHECK(names_of(*files) == std::vector<std::string>{"scale/scale.cu", "common/tile.cuh", "common/types.cuh", "scale/params.h"});
+  CHECK(names_of(*files) == std::vector<std::string>{"scale/scale.cu", "common/tile.cuh",
+                                                     "common/types.cuh", "scale/params.h"});
 }
 
 TEST_CASE("an include from outside the templates is refused, naming both", "[jit]") {
