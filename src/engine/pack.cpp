@@ -100,7 +100,9 @@ class PackWriter {
   static std::string name_of(const jit::KernelSource& source) {
     std::string name = source.entry;
     for (const jit::Constant& constant : source.constants) {
-      if (constant.value != 0) name += " " + constant.name + (constant.type == jit::Constant::Type::kInt ? "=" + std::to_string(constant.value) : "");
+      if (constant.value == 0) continue;
+      name += ' ' + constant.name;
+      if (constant.type == jit::Constant::Type::kInt) name.append("=").append(std::to_string(constant.value));
     }
     return name;
   }
