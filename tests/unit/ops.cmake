@@ -1,0 +1,6 @@
+target_sources(scanjit_unit_tests PRIVATE
+  ops_bad_input_test.cpp
+  ops_config_test.cpp
+  ops_key_test.cpp
+  ops_regions_test.cpp
+  ops_timing_test.cpp)

@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "gated_delta_h/gated_delta_h_params.h"
+#include "ops_samples.hpp"
+#include "support/catch.hpp"
+
+using namespace scanjit;
+using namespace scanjit::test;
+
+TEST_CASE("an H200 has at least 16 legal configs at K = V = 128, and at most 32 are timed", "[ops]") {
+  for (const auto& problem : {layer(1, 16), layer(16, 1024), layer(64, 61440), packed_layer(32, 8192)}) {
+    const auto list = ops::candidates(*made(problem), h200());
+    REQUIRE(list.ok());
+    CHECK(list->size() >= 16);
+    CHECK(list->size() <= tuning::kMaxCandidates);
+    CHECK(std::set<Config>(list->begin(), list->end()).size() == list->size());
+    for (const Config& config : *list) CHECK(made(problem)->legal(config, h200()).ok());
+    // Every parameter varies.
+    std::set<int> bv, bk, stages, warps;
+    for (const Config& config : *list) bv.insert(config.bv), bk.insert(config.bk), stages.insert(config.stages), warps.insert(config.warps);
+    CHECK(std::min({bv.size(), bk.size(), stages.size(), warps.size()}) >= 2);
+  }
+}
+
+TEST_CASE("a legal config keeps within the device and the template's rules", "[ops]") {
+  namespace params = scanjit::gated_delta_h;
+  tuning::GpuFacts small = h200_facts();
+  small.compute_major = 12;
+  small.smem_optin_bytes = 101376;
+  for (const ops::DeviceLimits& limits : {h200(), ops::limits_of(small)}) {
+    for (const std::int64_t K : {1, 16, 40, 64, 96, 128, 200, 256}) {
+      for (const std::int64_t V : {1, 16, 24, 64, 128, 200, 512}) {
+        for (const std::int64_t BT : {16, 32, 64}) {
+          GatedDeltaHProblem problem = layer(4, 1024);
+          problem.K = K;
+          problem.V = V;
+          problem.BT = BT;
+          problem.has_gk = K % 3 == 0;
+          const auto op = made(problem);
+          REQUIRE(op != nullptr);
+          int legal = 0;
+          for (const Config& config : op->space().all()) {
+            const Status status = op->legal(config, limits);
+            if (!status.ok()) {
+              CHECK(status.code() == ErrorCode::kUnsupported);
+              CHECK(status.message().find(to_string(config)) != std::string::npos);
+              continue;
+            }
+            ++legal;
+            const int groups = config.bv / 16, split = config.warps / groups;
+            CHECK(config.warps == split * groups);
+            CHECK(config.bk / 8 % (2 * split) == 0);
+            CHECK(BT / 8 % split == 0);
+            CHECK(op->stages(config).back().source.smem_bytes <= limits.smem_optin_bytes);
+            CHECK(op->stages(config).back().source.threads == config.warps * 32);
+            const double score = op->score(config, limits);
+            CHECK((score > 0 && score < 1e9));
+          }
+          INFO("K " << K << " V " << V << " BT " << BT);
+          CHECK(legal > 0);
+          const auto heuristic = op->heuristic(limits);
+          REQUIRE(heuristic.ok());
+          CHECK(op->legal(*heuristic, limits).ok());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("configs outside the space are illegal, whatever their values", "[ops]") {
+  const auto op = made(layer(4, 1024));
+  for (const Config& config : {Config{0, 0, 0, 0}, Config{48, 64, 2, 3}, Config{64, 16, 2, 4}, Config{64, 64, 5, 4}, Config{-64, 64, 2, 4}, Config{64, 64, 2, 32}}) {
+    CHECK_FALSE(op->legal(config, h200()).ok());
+  }
+}
+
+TEST_CASE("a device without room has no config", "[ops]") {
+  ops::DeviceLimits tiny = h200();
+  tiny.smem_optin_bytes = 1024;
+  const auto op = made(layer(4, 1024));
+  CHECK(op->heuristic(tiny).status().code() == ErrorCode::kUnsupported);
+  CHECK(ops::candidates(*op, tiny).status().code() == ErrorCode::kUnsupported);
+}
+
+TEST_CASE("the heuristic is narrow where blocks are few and wider where they are many", "[ops]") {
+  // BV 32 if N * HV * V/32 <= 132.
+  CHECK(made(layer(1, 4096))->heuristic(h200())->bv == 32);
+  CHECK(made(layer(16, 1024))->heuristic(h200())->bv == 64);
+  CHECK(made(layer(64, 1024))->heuristic(h200())->bv == 64);
+}
+
+TEST_CASE("the prefix stage runs for many packed sequences with h and no offsets given", "[ops]") {
+  const Config config{64, 64, 2, 4};
+  CHECK(made(packed_layer(64, 8192))->stages(config).size() == 1);
+  const auto many = made(packed_layer(65, 8192));
+  const auto stages = many->stages(config);
+  REQUIRE(stages.size() == 2);
+  CHECK(stages[0].source.entry == "chunk_offsets");
+  CHECK(stages[0].grid == 1);
+  CHECK(stages[0].source.threads == 1024);
+  CHECK(stages[1].grid == 65 * 32 * 2);
+  CHECK(many->kernels(config).size() == 2);
+  CHECK(made(packed_layer(64, 8192))->kernels(config) == many->kernels(config));
+  GatedDeltaHProblem problem = packed_layer(65, 8192);
+  problem.has_chunk_offsets = true;
+  CHECK(made(problem)->stages(config).size() == 1);
+  CHECK(made(packed_layer(100'000, 1 << 20))->stages(config).back().grid == 100'000 * 32 * 2);
+}
+
+TEST_CASE("parameters are what the kernel reads", "[ops]") {
+  namespace params = scanjit::gated_delta_h;
+  GatedDeltaHProblem problem = packed_layer(65, 8192);
+  problem.k_stride = 5000;
+  problem.has_h0_indices = true;
+  problem.h0_slots = 7;
+  const auto op = made(problem);
+  const GatedDeltaHArgs args = far_apart(problem);
+  const Workspace workspace = workspace_of(1024);
+  const ops::Addresses addresses = ops::GatedDeltaH::addresses(args, workspace);
+  ops::StageParams bytes;
+  op->fill_params(0, addresses, bytes);
+  params::OffsetsParams offsets;
+  std::memcpy(&offsets, bytes.bytes.data(), sizeof(offsets));
+  CHECK(offsets.cu_seqlens == args.cu_seqlens);
+  CHECK(offsets.chunk_offsets == workspace.data);
+  CHECK(offsets.N == 65);
+  CHECK(offsets.T == 8192);
+  op->fill_params(1, addresses, bytes);
+  params::ScanParams scan;
+  std::memcpy(&scan, bytes.bytes.data(), sizeof(scan));
+  CHECK(scan.k == args.k);
+  CHECK(scan.w == args.w);
+  CHECK(scan.u == args.u);
+  CHECK(scan.g == args.g);
+  CHECK(scan.gk == nullptr);
+  CHECK(scan.h0 == args.h0);
+  CHECK(scan.h0_indices == args.h0_indices);
+  CHECK(scan.cu_seqlens == args.cu_seqlens);
+  CHECK(scan.chunk_offsets == workspace.data);
+  CHECK(scan.h == args.h);
+  CHECK(scan.v_new == args.v_new);
+  CHECK(scan.ht == args.ht);
+  CHECK(scan.status == nullptr);
+  CHECK(scan.N == 65);
+  CHECK(scan.T == 8192);
+  CHECK(scan.chunk_capacity == (8192 + 65 * 63) / 64);
+  CHECK(scan.k_stride == 5000);
+  CHECK(scan.w_stride == 4096);
+  CHECK(scan.g_stride == 32);
+  CHECK(scan.h0_slots == 7);
+  CHECK(scan.ht_slots == 65);
+  CHECK(scan.h0_slot_stride == 32 * 128 * 128);
+  CHECK(scan.H == 16);
+  CHECK(scan.HV == 32);
+}
