@@ -33,7 +33,8 @@ std::string ConfigSpace::hash() const {
 }
 
 bool ConfigSpace::contains(const Config& config) const {
-  return has(bv, config.bv) && has(bk, config.bk) && has(stages, config.stages) && has(warps, config.warps);
+  return has(bv, config.bv) && has(bk, config.bk) && has(stages, config.stages) &&
+         has(warps, config.warps);
 }
 
 std::vector<Config> ConfigSpace::all() const {
@@ -52,8 +53,8 @@ bool fewer_resources(const Config& a, const Config& b) noexcept {
   return std::tie(a.warps, a.stages, a.bv, a.bk) < std::tie(b.warps, b.stages, b.bv, b.bk);
 }
 
-std::vector<Config> enumerate(const ConfigSpace& space, const Config& default_config, const LegalFn& legal,
-                              const ScoreFn& score, std::size_t limit) {
+std::vector<Config> enumerate(const ConfigSpace& space, const Config& default_config,
+                              const LegalFn& legal, const ScoreFn& score, std::size_t limit) {
   struct Scored {
     Config config;
     double score;

@@ -30,8 +30,8 @@ struct ConfigSpace {
   std::vector<int> stages;
   std::vector<int> warps;
 
-  /// 16 hex digits over the sorted values: another set of values is another space, and the entries of
-  /// one space are never read for another.
+  /// 16 hex digits over the sorted values: another set of values is another space, and the entries
+  /// of one space are never read for another.
   [[nodiscard]] std::string hash() const;
   [[nodiscard]] bool contains(const Config& config) const;
   /// Every combination, in `fewer_resources` order.

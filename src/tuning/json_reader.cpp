@@ -27,7 +27,8 @@ class PlaceOfError final : public nlohmann::json_sax<Value> {
   bool end_object() override { return true; }
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception&) override {
     byte = position;
     return false;
   }
@@ -41,7 +42,8 @@ std::string place_of_error(std::string_view text) {
   const std::string_view before = text.substr(0, end);
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const std::size_t newline = before.rfind('\n');
-  const std::size_t column = newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
+  const std::size_t column =
+      newline == std::string_view::npos ? before.size() + 1 : before.size() - newline;
   return "line " + std::to_string(line) + " column " + std::to_string(column);
 }
 
@@ -67,9 +69,11 @@ Result<Value> parse(std::string_view text) {
     return true;
   };
   Value value = Value::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  if (too_deep) return corrupt("the text nests deeper than " + std::to_string(kMaxDepth) + " levels");
+  if (too_deep)
+    return corrupt("the text nests deeper than " + std::to_string(kMaxDepth) + " levels");
   if (value.is_discarded()) return corrupt("the text is not JSON at " + place_of_error(text));
-  if (!doubled.empty()) return corrupt("the name " + shown(Value(doubled)) + " is there twice in one object");
+  if (!doubled.empty())
+    return corrupt("the name " + shown(Value(doubled)) + " is there twice in one object");
   return value;
 }
 
@@ -84,34 +88,38 @@ std::string shown(const Value& value) {
   return text;
 }
 
-std::int64_t as_integer(const Value& value, const std::string& where, std::int64_t low, std::int64_t high,
-                        Errors& errors) {
+std::int64_t as_integer(const Value& value, const std::string& where, std::int64_t low,
+                        std::int64_t high, Errors& errors) {
   const bool fits = value.is_number_integer() &&
                     (!value.is_number_unsigned() ||
-                     value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+                     value.get<std::uint64_t>() <=
+                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
   const std::int64_t number = fits ? value.get<std::int64_t>() : 0;
   if (!fits || number < low || number > high) {
-    errors.add(where, "is " + shown(value) + "; it must be an integer from " + std::to_string(low) + " to " +
-                          std::to_string(high));
+    errors.add(where, "is " + shown(value) + "; it must be an integer from " + std::to_string(low) +
+                          " to " + std::to_string(high));
     return low;
   }
   return number;
 }
 
-double as_number(const Value& value, const std::string& where, double low, double high, Errors& errors) {
-  const double number = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+double as_number(const Value& value, const std::string& where, double low, double high,
+                 Errors& errors) {
+  const double number =
+      value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
   if (!(number >= low && number <= high)) {
-    errors.add(where, "is " + shown(value) + "; it must be a number from " + shown(Value(low)) + " to " +
-                          shown(Value(high)));
+    errors.add(where, "is " + shown(value) + "; it must be a number from " + shown(Value(low)) +
+                          " to " + shown(Value(high)));
     return low;
   }
   return number;
 }
 
-std::string as_text(const Value& value, const std::string& where, std::size_t max_bytes, Errors& errors) {
+std::string as_text(const Value& value, const std::string& where, std::size_t max_bytes,
+                    Errors& errors) {
   if (!value.is_string() || value.get_ref<const std::string&>().size() > max_bytes) {
-    errors.add(where, "is " + shown(value) + "; it must be a string of at most " + std::to_string(max_bytes) +
-                          " bytes");
+    errors.add(where, "is " + shown(value) + "; it must be a string of at most " +
+                          std::to_string(max_bytes) + " bytes");
     return {};
   }
   return value.get<std::string>();
@@ -172,7 +180,8 @@ std::string Object::one_of(const char* name, std::initializer_list<const char*> 
     }
   }
   std::string allowed;
-  for (const char* word : words) allowed += (allowed.empty() ? "\"" : ", \"") + std::string(word) + "\"";
+  for (const char* word : words)
+    allowed += (allowed.empty() ? "\"" : ", \"") + std::string(word) + "\"";
   errors_.add(path(name), "is " + shown(*value) + "; it must be one of " + allowed);
   return *words.begin();
 }
@@ -191,7 +200,8 @@ void Object::done() {
   if (object_ == nullptr) return;
   for (const auto& member : object_->items()) {
     if (seen_.find(member.key()) == seen_.end()) {
-      errors_.add(where_.empty() ? shown(Value(member.key())) : where_ + "." + member.key(), "is no known field");
+      errors_.add(where_.empty() ? shown(Value(member.key())) : where_ + "." + member.key(),
+                  "is no known field");
     }
   }
 }
@@ -203,8 +213,8 @@ std::string indexed(const std::string& where, std::size_t index) {
 bool is_word(std::string_view text) noexcept {
   if (text.empty() || text.size() > 64) return false;
   return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '+' ||
-           c == '.' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '+' || c == '.' || c == '-';
   });
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 /// \file
-/// Strict reading of JSON objects into plain values. Internal to src/tuning: the only header here that
-/// shows nlohmann/json. The first error sticks and names the field by its path ("entries[3].key.dtype");
-/// after it, getters return what they were given as a default, so that a reader is a list of lines.
+/// Strict reading of JSON objects into plain values. Internal to src/tuning: the only header here
+/// that shows nlohmann/json. The first error sticks and names the field by its path
+/// ("entries[3].key.dtype"); after it, getters return what they were given as a default, so that a
+/// reader is a list of lines.
 
 #include <cmath>
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace scanjit::tuning::json {
 
-using Value = nlohmann::json;           // sorted members: hostile objects cost n log n
+using Value = nlohmann::json;            // sorted members: hostile objects cost n log n
 using Ordered = nlohmann::ordered_json;  // for writing, in the documented order
 
 /// Parses text; refuses doubled names and nesting deeper than any of our files has.
@@ -44,12 +45,12 @@ class Errors {
 /// Short form of a value for a message.
 [[nodiscard]] std::string shown(const Value& value);
 
-[[nodiscard]] std::int64_t as_integer(const Value& value, const std::string& where, std::int64_t low,
-                                      std::int64_t high, Errors& errors);
-[[nodiscard]] double as_number(const Value& value, const std::string& where, double low, double high,
-                               Errors& errors);
-[[nodiscard]] std::string as_text(const Value& value, const std::string& where, std::size_t max_bytes,
-                                  Errors& errors);
+[[nodiscard]] std::int64_t as_integer(const Value& value, const std::string& where,
+                                      std::int64_t low, std::int64_t high, Errors& errors);
+[[nodiscard]] double as_number(const Value& value, const std::string& where, double low,
+                               double high, Errors& errors);
+[[nodiscard]] std::string as_text(const Value& value, const std::string& where,
+                                  std::size_t max_bytes, Errors& errors);
 
 /// Members of one object. `done` reports those that nobody asked for.
 class Object {
@@ -58,7 +59,9 @@ class Object {
 
   /// The member, or null (and an error if it is required).
   [[nodiscard]] const Value* member(const char* name, bool required = true);
-  [[nodiscard]] std::string path(const char* name) const { return where_.empty() ? name : where_ + "." + name; }
+  [[nodiscard]] std::string path(const char* name) const {
+    return where_.empty() ? name : where_ + "." + name;
+  }
 
   [[nodiscard]] std::int64_t integer(const char* name, std::int64_t low, std::int64_t high);
   [[nodiscard]] double number(const char* name, double low, double high);

@@ -11,10 +11,12 @@ namespace scanjit::tuning {
 inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 20;
 
 [[nodiscard]] json::Ordered key_json(const ShapeKey& key);
-[[nodiscard]] ShapeKey read_key(const json::Value& value, const std::string& where, json::Errors& errors);
+[[nodiscard]] ShapeKey read_key(const json::Value& value, const std::string& where,
+                                json::Errors& errors);
 
 [[nodiscard]] DType read_dtype(json::Object& object);
 /// A sorted list of words without repetition.
-[[nodiscard]] std::vector<std::string> read_words(json::Object& object, const char* name, json::Errors& errors);
+[[nodiscard]] std::vector<std::string> read_words(json::Object& object, const char* name,
+                                                  json::Errors& errors);
 
 }  // namespace scanjit::tuning

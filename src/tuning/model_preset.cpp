@@ -17,10 +17,11 @@ constexpr std::int64_t kMostSequences = 64;
 /// A length of each chunk class, in chunks.
 constexpr std::int64_t kLengths[] = {1, 4, 16, 128, 960};
 
-Status check_divides(const std::string& model, const char* name, std::int64_t heads, std::int64_t tp) {
+Status check_divides(const std::string& model, const char* name, std::int64_t heads,
+                     std::int64_t tp) {
   if (heads % tp == 0) return {};
-  return invalid_argument("tensor parallel size " + std::to_string(tp) + " does not divide " + name + " " +
-                          std::to_string(heads) + " of model " + model);
+  return invalid_argument("tensor parallel size " + std::to_string(tp) + " does not divide " +
+                          name + " " + std::to_string(heads) + " of model " + model);
 }
 
 }  // namespace
@@ -34,7 +35,8 @@ Result<ModelPreset> model_preset_from_json(std::string_view text) {
     ModelPreset preset;
     preset.name = object.text("name");
     if (errors.ok() && !json::is_word(preset.name)) {
-      errors.add("name", "is " + json::shown(preset.name) + "; it must be 1 to 64 letters, digits or _+.-");
+      errors.add("name",
+                 "is " + json::shown(preset.name) + "; it must be 1 to 64 letters, digits or _+.-");
     }
     const auto& aliases = object.array("aliases");
     for (std::size_t i = 0; i < aliases.size(); ++i) {
@@ -61,9 +63,12 @@ Result<ModelPreset> model_preset_from_json(std::string_view text) {
   });
 }
 
-Result<std::vector<Shape>> expand(const ModelPreset& preset, std::int64_t tp, std::int64_t max_tokens) {
+Result<std::vector<Shape>> expand(const ModelPreset& preset, std::int64_t tp,
+                                  std::int64_t max_tokens) {
   return guard([&]() -> Result<std::vector<Shape>> {
-    if (tp < 1) return invalid_argument("tensor parallel size is " + std::to_string(tp) + "; it must be at least 1");
+    if (tp < 1)
+      return invalid_argument("tensor parallel size is " + std::to_string(tp) +
+                              "; it must be at least 1");
     std::vector<Shape> shapes;
     for (const Shape& layer : preset.layers) {
       SCANJIT_TRY(check_divides(preset.name, "H", layer.H, tp));
@@ -75,7 +80,8 @@ Result<std::vector<Shape>> expand(const ModelPreset& preset, std::int64_t tp, st
         for (const std::int64_t chunks : kLengths) {
           shape.T = chunks * shape.BT;
           if (shape.N * shape.T > max_tokens) continue;
-          if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+          if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end())
+            shapes.push_back(shape);
         }
       }
     }

@@ -19,8 +19,8 @@ constexpr double kMaxUs = 1e12;
 constexpr double kMaxRegret = 1e9;
 constexpr int kMaxParameter = 1 << 16;  // of a Config: far above any legal value
 constexpr std::size_t kMaxDetail = 4096;
-constexpr const char* kReasons[] = {"illegal", "compile_failed", "launch_failed",
-                                    "wrong_bits", "timeout", "device_fault"};
+constexpr const char* kReasons[] = {"illegal",    "compile_failed", "launch_failed",
+                                    "wrong_bits", "timeout",        "device_fault"};
 
 json::Ordered config_json(const Config& config) {
   json::Ordered object;
@@ -97,12 +97,14 @@ json::Ordered record_json(const Record& record) {
 Record read_record(const json::Value& value, const std::string& where, json::Errors& errors) {
   Record record;
   json::Object entry(value, where, errors);
-  if (const json::Value* key = entry.member("key")) record.key = read_key(*key, entry.path("key"), errors);
+  if (const json::Value* key = entry.member("key"))
+    record.key = read_key(*key, entry.path("key"), errors);
 
   const auto& points = entry.array("measured_at");
   for (std::size_t i = 0; i < points.size() && errors.ok(); ++i) {
     json::Object object(points[i], json::indexed(entry.path("measured_at"), i), errors);
-    record.measured_at.push_back({object.integer("sequences", 1, kMaxCount), object.integer("tokens", 1, kMaxCount)});
+    record.measured_at.push_back(
+        {object.integer("sequences", 1, kMaxCount), object.integer("tokens", 1, kMaxCount)});
     object.done();
   }
   record.config = read_config(entry, "config", errors);
@@ -114,7 +116,8 @@ Record read_record(const json::Value& value, const std::string& where, json::Err
       record.us.ci_low = json::as_number(interval[0], object.path("ci95[0]"), 0, kMaxUs, errors);
       record.us.ci_high = json::as_number(interval[1], object.path("ci95[1]"), 0, kMaxUs, errors);
     } else {
-      errors.add(object.path("ci95"), "has " + std::to_string(interval.size()) + " elements; it must have 2");
+      errors.add(object.path("ci95"),
+                 "has " + std::to_string(interval.size()) + " elements; it must have 2");
     }
     record.us.samples = static_cast<int>(object.integer("samples", 1, 1'000'000'000));
     object.done();
@@ -141,9 +144,10 @@ Record read_record(const json::Value& value, const std::string& where, json::Err
     json::Object object(rejected[i], json::indexed(entry.path("rejected"), i), errors);
     Rejected one;
     one.config = read_config(object, "config", errors);
-    const std::string reason = object.one_of("reason", {kReasons[0], kReasons[1], kReasons[2], kReasons[3],
-                                                        kReasons[4], kReasons[5]});
-    one.reason = static_cast<RejectReason>(std::find(std::begin(kReasons), std::end(kReasons), reason) - std::begin(kReasons) + 1);
+    const std::string reason = object.one_of(
+        "reason", {kReasons[0], kReasons[1], kReasons[2], kReasons[3], kReasons[4], kReasons[5]});
+    one.reason = static_cast<RejectReason>(
+        std::find(std::begin(kReasons), std::end(kReasons), reason) - std::begin(kReasons) + 1);
     one.detail = object.text("detail", kMaxDetail);
     object.done();
     record.rejected.push_back(std::move(one));
@@ -170,7 +174,8 @@ Record read_record(const json::Value& value, const std::string& where, json::Err
 json::Ordered gpu_json(const GpuFacts& gpu) {
   json::Ordered object;
   object["names"] = gpu.names;
-  object["compute_capability"] = std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor);
+  object["compute_capability"] =
+      std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor);
   object["sm_count"] = gpu.sm_count;
   object["l2_bytes"] = gpu.l2_bytes;
   object["smem_optin_bytes"] = gpu.smem_optin_bytes;
@@ -183,19 +188,24 @@ GpuFacts read_gpu(const json::Value& value, const std::string& where, json::Erro
   json::Object object(value, where, errors);
   const auto& names = object.array("names");
   for (std::size_t i = 0; i < names.size(); ++i) {
-    gpu.names.push_back(json::as_text(names[i], json::indexed(object.path("names"), i), 256, errors));
+    gpu.names.push_back(
+        json::as_text(names[i], json::indexed(object.path("names"), i), 256, errors));
   }
   const std::string capability = object.text("compute_capability", 8);
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const std::size_t dot = capability.find('.');
-  const bool written = dot != std::string::npos && dot >= 1 && dot <= 2 && capability.size() == dot + 2 &&
-                       std::all_of(capability.begin(), capability.begin() + static_cast<std::ptrdiff_t>(dot), is_digit) &&
-                       is_digit(capability.back());
+  const bool written =
+      dot != std::string::npos && dot >= 1 && dot <= 2 && capability.size() == dot + 2 &&
+      std::all_of(capability.begin(), capability.begin() + static_cast<std::ptrdiff_t>(dot),
+                  is_digit) &&
+      is_digit(capability.back());
   if (written) {
-    for (const char digit : capability.substr(0, dot)) gpu.compute_major = gpu.compute_major * 10 + (digit - '0');
+    for (const char digit : capability.substr(0, dot))
+      gpu.compute_major = gpu.compute_major * 10 + (digit - '0');
     gpu.compute_minor = capability.back() - '0';
   } else {
-    errors.add(object.path("compute_capability"), "is " + json::shown(capability) + "; it must be like \"9.0\"");
+    errors.add(object.path("compute_capability"),
+               "is " + json::shown(capability) + "; it must be like \"9.0\"");
   }
   gpu.sm_count = static_cast<int>(object.integer("sm_count", 1, 1 << 20));
   gpu.l2_bytes = object.integer("l2_bytes", 0, kMaxCount);
@@ -213,14 +223,16 @@ json::Ordered buckets_json(const WidthBuckets& buckets) {
   return object;
 }
 
-WidthBuckets read_buckets(const json::Value& value, const std::string& where, json::Errors& errors) {
+WidthBuckets read_buckets(const json::Value& value, const std::string& where,
+                          json::Errors& errors) {
   WidthBuckets buckets;
   json::Object object(value, where, errors);
   buckets.HV = object.integer("HV", 1, kMaxExtent);
   buckets.V = object.integer("V", 1, kMaxExtent);
   const auto& starts = object.array("starts");
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    buckets.starts.push_back(json::as_integer(starts[i], json::indexed(object.path("starts"), i), 1, kMaxCount, errors));
+    buckets.starts.push_back(
+        json::as_integer(starts[i], json::indexed(object.path("starts"), i), 1, kMaxCount, errors));
   }
   object.done();
   if (errors.ok()) {
@@ -230,7 +242,9 @@ WidthBuckets read_buckets(const json::Value& value, const std::string& where, js
 }
 
 /// Covers all that a file says, and nothing of how it is laid out.
-std::string checksum_of(const TunedFile& file) { return "sha256:" + sha256_hex(to_json(file, Checksum::kWithout)); }
+std::string checksum_of(const TunedFile& file) {
+  return "sha256:" + sha256_hex(to_json(file, Checksum::kWithout));
+}
 
 }  // namespace
 
@@ -241,9 +255,9 @@ bool GpuFacts::same_model(const GpuFacts& other) const noexcept {
 }
 
 std::string GpuFacts::directory() const {
-  return "cc" + std::to_string(compute_major) + std::to_string(compute_minor) + "-sm" + std::to_string(sm_count) +
-         "-l2." + std::to_string(l2_bytes) + "-smem." + std::to_string(smem_optin_bytes) + "-bus." +
-         std::to_string(memory_bus_bits);
+  return "cc" + std::to_string(compute_major) + std::to_string(compute_minor) + "-sm" +
+         std::to_string(sm_count) + "-l2." + std::to_string(l2_bytes) + "-smem." +
+         std::to_string(smem_optin_bytes) + "-bus." + std::to_string(memory_bus_bits);
 }
 
 const char* to_string(RejectReason reason) noexcept {
@@ -266,50 +280,63 @@ Status Record::check() const {
   ShapeKey copy = key;
   if (const Status status = copy.normalise(); !status.ok()) return corrupt(status.message());
   if (copy != key) return corrupt("key field optional is not sorted, or names a tensor twice");
-  if (measured_at.empty()) return corrupt("measured_at is empty; an entry has at least one measured point");
+  if (measured_at.empty())
+    return corrupt("measured_at is empty; an entry has at least one measured point");
   for (const MeasuredPoint& point : measured_at) {
     if (!key.sequences.contains(point.sequences)) {
       return corrupt("measured_at has " + std::to_string(point.sequences) +
                      " sequences, which is outside the key's " + to_string(key.sequences));
     }
+    // A problem too large for its scratch memory is timed on fewer chunks, never on more.
     const std::int64_t chunks = class_chunks(point.tokens, 1, 0, key.BT);
-    if (point.tokens < 1 || !key.chunks.contains(chunks)) {
-      return corrupt("measured_at has " + std::to_string(point.tokens) + " tokens, " + std::to_string(chunks) +
-                     " chunks, which is outside the key's " + to_string(key.chunks));
+    if (point.tokens < 1 || (key.chunks.max && chunks > *key.chunks.max)) {
+      return corrupt("measured_at has " + std::to_string(point.tokens) + " tokens, " +
+                     std::to_string(chunks) + " chunks, which is above the key's " +
+                     to_string(key.chunks));
     }
   }
   const auto positive = [](const Config& one) {
     return std::min({one.bv, one.bk, one.stages, one.warps}) >= 1 &&
            std::max({one.bv, one.bk, one.stages, one.warps}) <= kMaxParameter;
   };
-  if (!positive(config)) return corrupt("config is " + to_string(config) + "; each value must be from 1 to 65536");
+  if (!positive(config))
+    return corrupt("config is " + to_string(config) + "; each value must be from 1 to 65536");
   if (!positive(default_config)) {
-    return corrupt("default config is " + to_string(default_config) + "; each value must be from 1 to 65536");
+    return corrupt("default config is " + to_string(default_config) +
+                   "; each value must be from 1 to 65536");
   }
-  const auto in = [](double value, double high) { return value >= 0 && value <= high; };  // false for NaN
-  if (!in(us.median, kMaxUs) || !in(us.ci_low, kMaxUs) || !in(us.ci_high, kMaxUs) || us.median <= 0 ||
-      us.ci_low > us.median || us.ci_high < us.median || us.samples < 1) {
+  const auto in = [](double value, double high) {
+    return value >= 0 && value <= high;
+  };  // false for NaN
+  if (!in(us.median, kMaxUs) || !in(us.ci_low, kMaxUs) || !in(us.ci_high, kMaxUs) ||
+      us.median <= 0 || us.ci_low > us.median || us.ci_high < us.median || us.samples < 1) {
     return corrupt("us is no positive median inside its ci95 with at least one sample");
   }
   if (!in(regret, kMaxRegret)) return corrupt("regret is negative or no number");
   if (!in(default_us, kMaxUs)) return corrupt("default us is negative or no number");
   std::set<Config> seen{config};
   for (const Alternate& alternate : alternates) {
-    if (!positive(alternate.config) || !in(alternate.us, kMaxUs) || !in(alternate.regret, kMaxRegret)) {
+    if (!positive(alternate.config) || !in(alternate.us, kMaxUs) ||
+        !in(alternate.regret, kMaxRegret)) {
       return corrupt("alternate " + to_string(alternate.config) + " has a value out of range");
     }
     if (!seen.insert(alternate.config).second) {
-      return corrupt("alternate " + to_string(alternate.config) + " is there twice, or is the pick");
+      return corrupt("alternate " + to_string(alternate.config) +
+                     " is there twice, or is the pick");
     }
   }
   for (const Rejected& one : rejected) {
-    if (!positive(one.config)) return corrupt("rejected config " + to_string(one.config) + " has a value out of range");
+    if (!positive(one.config))
+      return corrupt("rejected config " + to_string(one.config) + " has a value out of range");
     if (!seen.insert(one.config).second) {
-      return corrupt("rejected config " + to_string(one.config) + " is there twice, or serves as well");
+      return corrupt("rejected config " + to_string(one.config) +
+                     " is there twice, or serves as well");
     }
-    if (one.detail.size() > kMaxDetail) return corrupt("a rejected detail is longer than 4096 bytes");
+    if (one.detail.size() > kMaxDetail)
+      return corrupt("a rejected detail is longer than 4096 bytes");
   }
-  if (l2 != "warm" && l2 != "cold") return corrupt("policy l2 is \"" + l2 + "\"; it must be warm or cold");
+  if (l2 != "warm" && l2 != "cold")
+    return corrupt("policy l2 is \"" + l2 + "\"; it must be warm or cold");
   if (sm_clock_mhz < 0) return corrupt("policy sm_clock_mhz is negative");
   return {};
 }
@@ -323,8 +350,8 @@ WidthBuckets TunedFile::buckets(std::int64_t HV, std::int64_t V) const {
 
 std::string to_json(const TunedFile& file, Checksum checksum) {
   // Entries stay on one line each, so that a difference between two files reads entry by entry.
-  std::string text = "{\n\"schema\": \"" + std::string(kTunedSchema) + "\",\n\"gpu\": " + json::dump(gpu_json(file.gpu)) +
-                     ",\n\"width_buckets\": [";
+  std::string text = "{\n\"schema\": \"" + std::string(kTunedSchema) +
+                     "\",\n\"gpu\": " + json::dump(gpu_json(file.gpu)) + ",\n\"width_buckets\": [";
   for (std::size_t i = 0; i < file.width_buckets.size(); ++i) {
     text += (i == 0 ? "\n" : ",\n") + json::dump(buckets_json(file.width_buckets[i]));
   }
@@ -369,7 +396,8 @@ Result<TunedFile> tuned_file_from_json(std::string_view text, Checksum checksum)
     if (stored != nullptr) sum = json::as_text(*stored, "checksum", 128, errors);
     object.done();
     if (!errors.ok()) return errors.status();
-    if (stored != nullptr && sum != checksum_of(file)) return corrupt("checksum does not match the content");
+    if (stored != nullptr && sum != checksum_of(file))
+      return corrupt("checksum does not match the content");
     return file;
   });
 }

@@ -29,12 +29,16 @@ struct GpuFacts {
   std::int64_t smem_optin_bytes = 0;  ///< shared memory that one block may have
   int memory_bus_bits = 0;
 
-  [[nodiscard]] bool same_model(const GpuFacts& other) const noexcept;  ///< all facts, not the names
-  [[nodiscard]] std::string directory() const;  ///< of its entries: "cc90-sm132-l2.52428800-smem.232448-bus.6144"
+  [[nodiscard]] bool same_model(
+      const GpuFacts& other) const noexcept;  ///< all facts, not the names
+  [[nodiscard]] std::string directory()
+      const;  ///< of its entries: "cc90-sm132-l2.52428800-smem.232448-bus.6144"
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
 };
 
-/// An exact shape that was timed; `tokens` is the length of each sequence.
+/// An exact shape that was timed; `tokens` is the length of each sequence. Its sequences lie in the
+/// key's bucket; its chunks may be fewer than the key's class (what does not fit into scratch
+/// memory is timed on fewer chunks), never more.
 struct MeasuredPoint {
   std::int64_t sequences = 0;
   std::int64_t tokens = 0;
@@ -43,7 +47,7 @@ struct MeasuredPoint {
 
 struct Timing {
   double median = 0;
-  double ci_low = 0;   ///< 95% confidence interval of the median
+  double ci_low = 0;  ///< 95% confidence interval of the median
   double ci_high = 0;
   int samples = 0;
   friend bool operator==(const Timing&, const Timing&) = default;
@@ -68,7 +72,8 @@ enum class RejectReason : int {
   kDeviceFault = 6,    ///< "device_fault": took its process down
 };
 [[nodiscard]] const char* to_string(RejectReason reason) noexcept;
-/// The reason that an error code stands for (kCompileFailed, kTimeout, kDeviceLost, kUnsupported...).
+/// The reason that an error code stands for (kCompileFailed, kTimeout, kDeviceLost,
+/// kUnsupported...).
 [[nodiscard]] RejectReason reject_reason(ErrorCode code) noexcept;
 
 struct Rejected {
@@ -85,22 +90,22 @@ struct Toolchain {
   friend bool operator==(const Toolchain&, const Toolchain&) = default;
 };
 
-/// One entry. Times belong to the first of `measured_at`; the pick is that of least worst regret over
-/// all of them.
+/// One entry. Times belong to the first of `measured_at`; the pick is that of least worst regret
+/// over all of them.
 struct Record {
   ShapeKey key;
   std::vector<MeasuredPoint> measured_at;
   Config config;
   Timing us;
-  double regret = 0;           ///< worst regret of `config` over `measured_at`
+  double regret = 0;  ///< worst regret of `config` over `measured_at`
   Config default_config;
   double default_us = 0;
   std::vector<Alternate> alternates;
   std::vector<Rejected> rejected;
-  std::string l2 = "warm";     ///< "warm" or "cold": the state of L2 when a sample starts
-  int sm_clock_mhz = 0;        ///< 0: not known
+  std::string l2 = "warm";  ///< "warm" or "cold": the state of L2 when a sample starts
+  int sm_clock_mhz = 0;     ///< 0: not known
   Toolchain toolchain;
-  bool partial = false;        ///< the budget ended before every candidate was settled
+  bool partial = false;  ///< the budget ended before every candidate was settled
 
   friend bool operator==(const Record&, const Record&) = default;
   [[nodiscard]] Status check() const;  ///< kCorrupt: names the field out of range
@@ -109,7 +114,8 @@ struct Record {
 /// One GPU model's entries; also the form of a single cache file (one entry, with a checksum).
 struct TunedFile {
   GpuFacts gpu;
-  std::vector<WidthBuckets> width_buckets;  ///< one for each (HV, V); others take the default starts
+  std::vector<WidthBuckets>
+      width_buckets;  ///< one for each (HV, V); others take the default starts
   std::vector<Record> entries;
 
   /// The buckets of (HV, V): listed here, else `default_width_starts` of this GPU.

@@ -67,12 +67,13 @@ Result<Record> combine(const std::vector<PointSelection>& points) {
     double tie = 0;
     std::map<Config, Rejected> rejected;
     for (const PointSelection& point : points) {
-      const std::string where = "the point of " + std::to_string(point.point.sequences) + " sequences of " +
-                                std::to_string(point.point.tokens) + " tokens";
+      const std::string where = "the point of " + std::to_string(point.point.sequences) +
+                                " sequences of " + std::to_string(point.point.tokens) + " tokens";
       if (point.selection.busy) return invalid_argument(where + " was measured on a busy GPU");
       if (point.selection.default_config != record.default_config) {
-        return invalid_argument(where + " has the default " + to_string(point.selection.default_config) +
-                                ", another has " + to_string(record.default_config));
+        return invalid_argument(where + " has the default " +
+                                to_string(point.selection.default_config) + ", another has " +
+                                to_string(record.default_config));
       }
       record.measured_at.push_back(point.point);
       record.partial = record.partial || point.selection.partial;
@@ -105,7 +106,8 @@ Result<Record> combine(const std::vector<PointSelection>& points) {
       }
     }
     const auto default_regret = regrets.find(record.default_config);
-    if (default_regret == regrets.end()) return invalid_argument("the default config was not timed at every point");
+    if (default_regret == regrets.end())
+      return invalid_argument("the default config was not timed at every point");
     double least = std::numeric_limits<double>::infinity();
     for (const auto& [config, regret] : regrets) least = std::min(least, regret);
     record.config = record.default_config;
@@ -127,10 +129,11 @@ Result<Record> combine(const std::vector<PointSelection>& points) {
         record.alternates.push_back({one.config, one.us.median, regret->second});
       }
     }
-    std::sort(record.alternates.begin(), record.alternates.end(), [](const Alternate& a, const Alternate& b) {
-      if (a.regret != b.regret) return a.regret < b.regret;
-      return fewer_resources(a.config, b.config);
-    });
+    std::sort(record.alternates.begin(), record.alternates.end(),
+              [](const Alternate& a, const Alternate& b) {
+                if (a.regret != b.regret) return a.regret < b.regret;
+                return fewer_resources(a.config, b.config);
+              });
     if (record.alternates.size() > kMaxAlternates) record.alternates.resize(kMaxAlternates);
     return record;
   });
@@ -138,7 +141,8 @@ Result<Record> combine(const std::vector<PointSelection>& points) {
 
 MapPoint map_point(const Record& record) {
   MapPoint point{record.key.text(), {{record.config, 1 + record.regret}}};
-  for (const Alternate& alternate : record.alternates) point.us.emplace_back(alternate.config, 1 + alternate.regret);
+  for (const Alternate& alternate : record.alternates)
+    point.us.emplace_back(alternate.config, 1 + alternate.regret);
   return point;
 }
 
@@ -163,7 +167,9 @@ Shortlist shortlist(const std::vector<MapPoint>& points, std::size_t limit, doub
 
   Shortlist list;
   std::vector<double> covered(timed.size(), std::numeric_limits<double>::infinity());
-  const auto worst = [&] { return covered.empty() ? 0.0 : *std::max_element(covered.begin(), covered.end()); };
+  const auto worst = [&] {
+    return covered.empty() ? 0.0 : *std::max_element(covered.begin(), covered.end());
+  };
   while (!timed.empty() && list.configs.size() < limit && worst() > std::log1p(enough)) {
     const Config* chosen = nullptr;
     double least = std::numeric_limits<double>::infinity();
@@ -175,7 +181,9 @@ Shortlist shortlist(const std::vector<MapPoint>& points, std::size_t limit, doub
         chosen = &config;
       }
     }
-    if (chosen == nullptr || std::find(list.configs.begin(), list.configs.end(), *chosen) != list.configs.end()) break;
+    if (chosen == nullptr ||
+        std::find(list.configs.begin(), list.configs.end(), *chosen) != list.configs.end())
+      break;
     list.configs.push_back(*chosen);
     const std::vector<double>& cost = costs[*chosen];
     for (std::size_t p = 0; p < timed.size(); ++p) covered[p] = std::min(covered[p], cost[p]);
@@ -189,24 +197,30 @@ Shortlist shortlist(const std::vector<MapPoint>& points, std::size_t limit, doub
   return list;
 }
 
-Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V, std::vector<WidthPoint> points, double max_regret) {
+Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V, std::vector<WidthPoint> points,
+                                  double max_regret) {
   return guard([&]() -> Result<FoundBuckets> {
-    if (points.empty()) return invalid_argument("there is no measured sequence count to find buckets from");
-    std::sort(points.begin(), points.end(), [](const WidthPoint& a, const WidthPoint& b) { return a.sequences < b.sequences; });
+    if (points.empty())
+      return invalid_argument("there is no measured sequence count to find buckets from");
+    std::sort(points.begin(), points.end(),
+              [](const WidthPoint& a, const WidthPoint& b) { return a.sequences < b.sequences; });
     const std::size_t n = points.size();
     // regrets[config][point]
     std::map<Config, std::vector<double>, ByResources> regrets;
     for (std::size_t p = 0; p < n; ++p) {
       const std::string count = std::to_string(points[p].sequences);
-      if (points[p].sequences < 1) return invalid_argument("sequence count " + count + " is below 1");
-      if (p > 0 && points[p].sequences == points[p - 1].sequences) return invalid_argument("sequence count " + count + " is there twice");
+      if (points[p].sequences < 1)
+        return invalid_argument("sequence count " + count + " is below 1");
+      if (p > 0 && points[p].sequences == points[p - 1].sequences)
+        return invalid_argument("sequence count " + count + " is there twice");
       const double best = best_time(points[p].us);
       for (const auto& [config, us] : points[p].us) {
         std::vector<double>& row = regrets[config];
         if (row.size() == p) row.push_back(us / best - 1);
       }
     }
-    for (auto it = regrets.begin(); it != regrets.end();) it = it->second.size() == n ? std::next(it) : regrets.erase(it);
+    for (auto it = regrets.begin(); it != regrets.end();)
+      it = it->second.size() == n ? std::next(it) : regrets.erase(it);
     if (regrets.empty()) return invalid_argument("no config was timed at every sequence count");
 
     // plans[i]: the best way to cut points [0, i); a cut is a bucket [from, i) with its config.
@@ -236,7 +250,8 @@ Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V, std::vector<W
         plan.buckets = plans[from].buckets + 1;
         plan.worst = std::max(plans[from].worst, plan.regret);
         plan.from = from;
-        if (std::tie(plan.buckets, plan.worst) < std::tie(plans[end].buckets, plans[end].worst)) plans[end] = plan;
+        if (std::tie(plan.buckets, plan.worst) < std::tie(plans[end].buckets, plans[end].worst))
+          plans[end] = plan;
       }
     }
     FoundBuckets found;
@@ -245,20 +260,24 @@ Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V, std::vector<W
     std::vector<const Plan*> chain;
     for (std::size_t end = n; end > 0; end = plans[end].from) chain.push_back(&plans[end]);
     std::reverse(chain.begin(), chain.end());
-    for (const Plan* plan : chain) found.buckets.starts.push_back(plan->from == 0 ? 1 : points[plan->from].sequences);
+    for (const Plan* plan : chain)
+      found.buckets.starts.push_back(plan->from == 0 ? 1 : points[plan->from].sequences);
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      found.report.push_back({found.buckets.bucket(found.buckets.starts[i]), chain[i]->config, chain[i]->regret});
+      found.report.push_back(
+          {found.buckets.bucket(found.buckets.starts[i]), chain[i]->config, chain[i]->regret});
     }
     return found;
   });
 }
 
 std::string FoundBuckets::to_text() const {
-  std::string text = "width buckets of HV " + std::to_string(buckets.HV) + " V " + std::to_string(buckets.V) + "\n";
+  std::string text = "width buckets of HV " + std::to_string(buckets.HV) + " V " +
+                     std::to_string(buckets.V) + "\n";
   for (const BucketReport& one : report) {
     std::string range = to_string(one.sequences);
     range.resize(std::max<std::size_t>(range.size(), 12), ' ');
-    text += "  " + range + to_string(one.config) + "  worst regret " + percent(one.worst_regret) + "\n";
+    text +=
+        "  " + range + to_string(one.config) + "  worst regret " + percent(one.worst_regret) + "\n";
   }
   return text;
 }

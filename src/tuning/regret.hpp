@@ -1,9 +1,8 @@
 #pragma once
 /// \file
 /// Choosing one config for many measured points: inside the box of one key, over a whole map (the
-/// shortlist of first use), and along N (where width buckets should begin). The regret of a config at a
-/// point is its time over the best config's there, minus 1.
-/// Pure; thread-compatible values.
+/// shortlist of first use), and along N (where width buckets should begin). The regret of a config
+/// at a point is its time over the best config's there, minus 1. Pure; thread-compatible values.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,10 +21,10 @@ inline constexpr std::size_t kMaxAlternates = 8;
 /// At most so many configs in a shortlist.
 inline constexpr std::size_t kMaxShortlist = 6;
 
-/// Where to measure a key: the middle of its box of sequences and chunks (geometric; what its entry's
-/// times stand for), then both corners, none twice. An open end counts as twice its start. Sequences
-/// are whole chunks long; points above `max_tokens` tokens in all are shortened as far as the class
-/// allows, else left out (the lowest corner is always there).
+/// Where to measure a key: the middle of its box of sequences and chunks (geometric; what its
+/// entry's times stand for), then both corners, none twice. An open end counts as twice its start.
+/// Sequences are whole chunks long; points above `max_tokens` tokens in all are shortened as far as
+/// the class allows, else left out (the lowest corner is always there).
 [[nodiscard]] std::vector<MeasuredPoint> box_points(const ShapeKey& key, std::int64_t max_tokens);
 
 struct PointSelection {
@@ -34,11 +33,11 @@ struct PointSelection {
 };
 
 /// One record out of the selections of one key's box; the first point is the one whose times are
-/// stored. The pick is the config, timed and not rejected at every point, with the least worst regret.
-/// The default stays unless its worst regret is above the least by more than the greatest `tie` of the
-/// points; among others as close, `fewer_resources` decides. `partial` if any selection is.
-/// Key, l2, clock and toolchain are the caller's to fill in.
-/// Errors: kInvalidArgument (no point, a busy selection, different defaults).
+/// stored. The pick is the config, timed and not rejected at every point, with the least worst
+/// regret. The default stays unless its worst regret is above the least by more than the greatest
+/// `tie` of the points; among others as close, `fewer_resources` decides. `partial` if any
+/// selection is. Key, l2, clock and toolchain are the caller's to fill in. Errors: kInvalidArgument
+/// (no point, a busy selection, different defaults).
 [[nodiscard]] Result<Record> combine(const std::vector<PointSelection>& points);
 
 /// Times of every config at one place of a map, in any unit.
@@ -57,8 +56,8 @@ struct Shortlist {
 /// Greedy cover: adds the config that lowers the sum of log regrets most (ties: `fewer_resources`),
 /// until `limit` configs, or until every point has a config within `enough`. A config that was not
 /// timed at a point counts as twice its worst time there. Points without times are passed over.
-[[nodiscard]] Shortlist shortlist(const std::vector<MapPoint>& points, std::size_t limit = kMaxShortlist,
-                                  double enough = 0.01);
+[[nodiscard]] Shortlist shortlist(const std::vector<MapPoint>& points,
+                                  std::size_t limit = kMaxShortlist, double enough = 0.01);
 
 /// Times of every config at one sequence count.
 struct WidthPoint {
@@ -67,7 +66,7 @@ struct WidthPoint {
 };
 struct BucketReport {
   Range sequences;
-  Config config;            ///< of least worst regret in the bucket
+  Config config;  ///< of least worst regret in the bucket
   double worst_regret = 0;
 };
 struct FoundBuckets {
@@ -77,10 +76,11 @@ struct FoundBuckets {
   [[nodiscard]] std::string to_text() const;  ///< a table, one bucket a line
 };
 /// The fewest buckets whose starts are measured N and in each of which one config is within
-/// `max_regret` of the best at every measured N; among equally many, the least worst regret. The first
-/// bucket starts at 1. Only configs timed at every N are considered.
-/// Errors: kInvalidArgument (no point, an N below 1 or twice, no config timed at every N).
-[[nodiscard]] Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V, std::vector<WidthPoint> points,
+/// `max_regret` of the best at every measured N; among equally many, the least worst regret. The
+/// first bucket starts at 1. Only configs timed at every N are considered. Errors: kInvalidArgument
+/// (no point, an N below 1 or twice, no config timed at every N).
+[[nodiscard]] Result<FoundBuckets> find_buckets(std::int64_t HV, std::int64_t V,
+                                                std::vector<WidthPoint> points,
                                                 double max_regret = 0.03);
 
 }  // namespace scanjit::tuning

@@ -11,20 +11,23 @@ namespace scanjit::tuning {
 namespace {
 
 constexpr int kFewestRounds = 7;
-constexpr int kConfirmedRounds = 3;   // a partial selection trusts no less
-constexpr int kDropFarRound = 3;      // from this round on, drop what is far behind
+constexpr int kConfirmedRounds = 3;  // a partial selection trusts no less
+constexpr int kDropFarRound = 3;     // from this round on, drop what is far behind
 constexpr double kDropFarGap = 0.30;
-constexpr int kDropRound = 5;         // from this round on, drop what is clearly behind
+constexpr int kDropRound = 5;  // from this round on, drop what is clearly behind
 constexpr double kDropGap = 0.03;
-constexpr double kSettled = 2.0;      // standard errors that settle a comparison
+constexpr double kSettled = 2.0;  // standard errors that settle a comparison
 constexpr std::size_t kMaxDetailBytes = 400;
 
 double median_of(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle),
+                   values.end());
   const double upper = values[middle];
   if (values.size() % 2 == 1) return upper;
-  return (upper + *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) / 2;
+  return (upper +
+          *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) /
+         2;
 }
 
 struct Sample {
@@ -36,14 +39,15 @@ struct Candidate {
   Config config;
   std::vector<Sample> samples;
   bool dropped = false;
-  double effect = 0;     // fitted logarithm of its time
-  double low = 0;        // least and greatest of its samples' logarithms, rounds taken out
+  double effect = 0;  // fitted logarithm of its time
+  double low = 0;     // least and greatest of its samples' logarithms, rounds taken out
   double high = 0;
-  double error = 0;      // standard error of `effect`
+  double error = 0;  // standard error of `effect`
 
   [[nodiscard]] int rounds() const {
     int count = 0;
-    for (std::size_t i = 0; i < samples.size(); ++i) count += i == 0 || samples[i].round != samples[i - 1].round;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      count += i == 0 || samples[i].round != samples[i - 1].round;
     return count;
   }
 };
@@ -70,7 +74,8 @@ void fit(std::vector<Candidate>& candidates, std::size_t rounds) {
     }
     for (Candidate& candidate : candidates) {
       std::vector<double> adjusted;
-      for (const Sample& sample : candidate.samples) adjusted.push_back(std::log(sample.us) - round_effects[sample.round]);
+      for (const Sample& sample : candidate.samples)
+        adjusted.push_back(std::log(sample.us) - round_effects[sample.round]);
       if (adjusted.empty()) continue;
       candidate.effect = median_of(adjusted);
       const auto [low, high] = std::minmax_element(adjusted.begin(), adjusted.end());
@@ -79,7 +84,8 @@ void fit(std::vector<Candidate>& candidates, std::size_t rounds) {
       const double count = static_cast<double>(adjusted.size());
       std::vector<double> deviations;
       for (const double value : adjusted) deviations.push_back(std::abs(value - candidate.effect));
-      // 1.4826 x median deviation estimates sigma; a median's standard error is 1.2533 sigma / sqrt(n).
+      // 1.4826 x median deviation estimates sigma; a median's standard error is 1.2533 sigma /
+      // sqrt(n).
       candidate.error = 1.2533 * 1.4826 * median_of(std::move(deviations)) / std::sqrt(count);
     }
   }
@@ -98,7 +104,9 @@ Choice choose(const std::vector<Candidate>& candidates, int fewest, double min_g
     const Candidate& one = candidates[i];
     if (!one.dropped && one.rounds() >= fewest && one.effect < candidates[best].effect) best = i;
   }
-  const auto error = [&](std::size_t i) { return i == best ? 0.0 : std::hypot(candidates[i].error, candidates[best].error); };
+  const auto error = [&](std::size_t i) {
+    return i == best ? 0.0 : std::hypot(candidates[i].error, candidates[best].error);
+  };
   Choice choice;
   // One tolerance for all, wide enough that noise alone never unseats the default.
   choice.tie = std::max(std::log1p(min_gain), kSettled * error(0));
@@ -114,7 +122,8 @@ Choice choose(const std::vector<Candidate>& candidates, int fewest, double min_g
   for (const std::size_t i : order) {
     const double gap = candidates[i].effect - candidates[best].effect;
     // How close the comparison came to going the other way.
-    if (i != best && std::abs(gap - std::log1p(min_gain)) < kSettled * error(i)) choice.settled = false;
+    if (i != best && std::abs(gap - std::log1p(min_gain)) < kSettled * error(i))
+      choice.settled = false;
     if (gap <= choice.tie) {
       choice.winner = i;
       break;
@@ -133,7 +142,8 @@ void drop(std::vector<Candidate>& candidates, int rounds, double noise) {
   const double least = rounds >= kDropRound ? std::max(kDropGap, 2 * noise) : kDropFarGap;
   for (std::size_t i = 1; i < candidates.size(); ++i) {
     Candidate& one = candidates[i];
-    if (!one.dropped && one.low > candidates[best].high && one.effect - candidates[best].effect > std::log1p(least)) {
+    if (!one.dropped && one.low > candidates[best].high &&
+        one.effect - candidates[best].effect > std::log1p(least)) {
       one.dropped = true;
     }
   }
@@ -158,19 +168,23 @@ Timing summarise(std::vector<double> samples) {
 }
 
 Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn& measure,
-                         const BitsEqualFn& bits_equal, const ClockFn& clock, const SelectOptions& options) {
+                         const BitsEqualFn& bits_equal, const ClockFn& clock,
+                         const SelectOptions& options) {
   return guard([&]() -> Result<Selection> {
     if (candidates.empty()) return invalid_argument("there is no candidate to select from");
     if (options.rounds < kFewestRounds || options.max_rounds < options.rounds) {
       return invalid_argument("selection has " + std::to_string(options.rounds) + " to " +
-                              std::to_string(options.max_rounds) + " rounds; it must have at least " +
-                              std::to_string(kFewestRounds) + ", and no less at most than at least");
+                              std::to_string(options.max_rounds) +
+                              " rounds; it must have at least " + std::to_string(kFewestRounds) +
+                              ", and no less at most than at least");
     }
     if (std::set<Config>(candidates.begin(), candidates.end()).size() != candidates.size()) {
       return invalid_argument("a candidate is there twice");
     }
     const double start_ms = clock();
-    const auto out_of_time = [&] { return options.budget_ms > 0 && clock() - start_ms >= options.budget_ms; };
+    const auto out_of_time = [&] {
+      return options.budget_ms > 0 && clock() - start_ms >= options.budget_ms;
+    };
 
     Selection selection;
     selection.default_config = candidates.front();
@@ -189,7 +203,8 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
           continue;
         }
         if (!*equal) {
-          selection.rejected.push_back({candidates[i], RejectReason::kWrongBits, "outputs differ from the default config's"});
+          selection.rejected.push_back({candidates[i], RejectReason::kWrongBits,
+                                        "outputs differ from the default config's"});
           continue;
         }
       }
@@ -206,7 +221,8 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
         if (!live[i].dropped) order.push_back(i);
       }
       if (!order.empty()) {
-        std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(round % order.size()), order.end());
+        std::rotate(order.begin(),
+                    order.begin() + static_cast<std::ptrdiff_t>(round % order.size()), order.end());
       }
       order.insert(order.begin(), 0);
       order.push_back(0);
@@ -248,8 +264,11 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
       if (rounds >= options.rounds) {
         // Few rounds may call a quiet GPU busy by chance: a doubtful verdict takes as many again.
         const bool busy = selection.noise > options.busy_spread;
-        const bool doubtful = busy && selection.noise < 2 * options.busy_spread && rounds < 2 * options.rounds;
-        settled = busy ? !doubtful : live.size() == 1 || choose(live, kConfirmedRounds, options.min_gain).settled;
+        const bool doubtful =
+            busy && selection.noise < 2 * options.busy_spread && rounds < 2 * options.rounds;
+        settled =
+            busy ? !doubtful
+                 : live.size() == 1 || choose(live, kConfirmedRounds, options.min_gain).settled;
       }
     }
 
@@ -269,13 +288,15 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
       std::vector<double> times;
       for (const Sample& sample : candidate.samples) times.push_back(sample.us);
       selection.measured.push_back({candidate.config, summarise(std::move(times)),
-                                    std::exp(candidate.effect - live.front().effect), candidate.dropped});
+                                    std::exp(candidate.effect - live.front().effect),
+                                    candidate.dropped});
     }
     selection.default_us = selection.measured.front().us;
-    std::sort(selection.measured.begin(), selection.measured.end(), [](const Measured& a, const Measured& b) {
-      if (a.ratio != b.ratio) return a.ratio < b.ratio;
-      return fewer_resources(a.config, b.config);
-    });
+    std::sort(selection.measured.begin(), selection.measured.end(),
+              [](const Measured& a, const Measured& b) {
+                if (a.ratio != b.ratio) return a.ratio < b.ratio;
+                return fewer_resources(a.config, b.config);
+              });
     return selection;
   });
 }

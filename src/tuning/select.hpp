@@ -2,19 +2,20 @@
 /// \file
 /// Noise-aware choice among the candidates of one measured point.
 ///
-/// All live candidates are timed in interleaved rounds, each round beginning at another candidate; the
-/// default is timed twice in each, at its first and last place: the two times are the control. The
-/// logarithm of a time is taken as candidate + round + noise and fitted by medians (a median polish), so
-/// that neither a drift of the clock from round to round nor single outliers reach the comparison. A
-/// candidate clearly above the best is dropped: from the third round on if it is slower by 30%, from
-/// the fifth if by more than 3% and twice the noise; in both cases all its times must lie above the
-/// best one's. After `rounds` rounds more follow, up to `max_rounds`, while the choice hangs on a
-/// difference that the samples do not settle.
+/// All live candidates are timed in interleaved rounds, each round beginning at another candidate;
+/// the default is timed twice in each, at its first and last place: the two times are the control.
+/// The logarithm of a time is taken as candidate + round + noise and fitted by medians (a median
+/// polish), so that neither a drift of the clock from round to round nor single outliers reach the
+/// comparison. A candidate clearly above the best is dropped: from the third round on if it is
+/// slower by 30%, from the fifth if by more than 3% and twice the noise; in both cases all its
+/// times must lie above the best one's. After `rounds` rounds more follow, up to `max_rounds`,
+/// while the choice hangs on a difference that the samples do not settle.
 ///
-/// The choice: candidates within `tie` of the best are equal. If the default is one of them it stays;
-/// otherwise the first in `fewer_resources` order wins.
+/// The choice: candidates within `tie` of the best are equal. If the default is one of them it
+/// stays; otherwise the first in `fewer_resources` order wins.
 ///
-/// Pure: time and the GPU come in as callables. Not thread-safe; calls `measure` from this thread only.
+/// Pure: time and the GPU come in as callables. Not thread-safe; calls `measure` from this thread
+/// only.
 
 #include <cstddef>
 #include <functional>
@@ -55,20 +56,21 @@ struct Selection {
   std::vector<Rejected> rejected;
   Config default_config;
   Timing default_us;
-  double noise = 0;      ///< the control: median over rounds of |first - last| / the smaller
-  double tie = 0;        ///< differences of ratios up to this counted as none: `min_gain`, or more in noise
+  double noise = 0;  ///< the control: median over rounds of |first - last| / the smaller
+  double tie =
+      0;  ///< differences of ratios up to this counted as none: `min_gain`, or more in noise
   int rounds = 0;        ///< completed
   bool busy = false;     ///< noise above `busy_spread`: the default is the winner; store nothing
   bool partial = false;  ///< the budget ended before `rounds`, or before every candidate was tried
 };
 
-/// `candidates[0]` is the default. A partial selection chooses among what at least three rounds have
-/// confirmed, else the default.
-/// Errors: kInvalidArgument (no candidate, one that is there twice, too few rounds), kTimeout (the
-/// budget ended before one round), kCancelled, and whatever `measure` says of the default.
-[[nodiscard]] Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn& measure,
-                                       const BitsEqualFn& bits_equal, const ClockFn& clock,
-                                       const SelectOptions& options);
+/// `candidates[0]` is the default. A partial selection chooses among what at least three rounds
+/// have confirmed, else the default. Errors: kInvalidArgument (no candidate, one that is there
+/// twice, too few rounds), kTimeout (the budget ended before one round), kCancelled, and whatever
+/// `measure` says of the default.
+[[nodiscard]] Result<Selection> select(const std::vector<Config>& candidates,
+                                       const MeasureFn& measure, const BitsEqualFn& bits_equal,
+                                       const ClockFn& clock, const SelectOptions& options);
 
 /// Median with its 95% confidence interval from order statistics (the whole range below 6 samples).
 /// `samples` must not be empty.

@@ -15,7 +15,9 @@ namespace {
 constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kClassEnds[] = {1, 8, 64, 512};
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return a / b + (a % b != 0 ? 1 : 0); }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
 
 Status check_size(const char* name, std::int64_t value) {
   if (value >= 1 && value <= kMaxExtent) return {};
@@ -63,7 +65,8 @@ Range read_range(json::Object& parent, const char* name, json::Errors& errors) {
 std::string read_word(json::Object& object, const char* name, json::Errors& errors) {
   std::string word = object.text(name);
   if (errors.ok() && !json::is_word(word)) {
-    errors.add(object.path(name), "is " + json::shown(word) + "; it must be 1 to 64 letters, digits or _+.-");
+    errors.add(object.path(name),
+               "is " + json::shown(word) + "; it must be 1 to 64 letters, digits or _+.-");
   }
   return word;
 }
@@ -79,22 +82,26 @@ std::string to_string(const Range& range) {
 std::string ShapeKey::text() const {
   std::string tensors;
   for (const std::string& name : optional) tensors += (tensors.empty() ? "" : ",") + name;
-  return "kernel=" + kernel + " kernel_revision=" + std::to_string(kernel_revision) + " space=" + space +
-         " dtype=" + to_string(dtype) + " K=" + std::to_string(K) + " V=" + std::to_string(V) +
-         " BT=" + std::to_string(BT) + " gate=" + gate + " gate_base=" + to_string(gate_base) +
-         " layout=" + to_string(layout) + " optional=" + tensors + " packed=" + (packed ? "true" : "false") +
-         " index=" + index + " pool=" + pool + " alignment=" + std::to_string(alignment) +
-         " numerics=" + numerics + " H=" + std::to_string(H) + " HV=" + std::to_string(HV) +
-         " chunks=" + to_string(chunks) + " sequences=" + to_string(sequences);
+  return "kernel=" + kernel + " kernel_revision=" + std::to_string(kernel_revision) +
+         " space=" + space + " dtype=" + to_string(dtype) + " K=" + std::to_string(K) +
+         " V=" + std::to_string(V) + " BT=" + std::to_string(BT) + " gate=" + gate +
+         " gate_base=" + to_string(gate_base) + " layout=" + to_string(layout) +
+         " optional=" + tensors + " packed=" + (packed ? "true" : "false") + " index=" + index +
+         " pool=" + pool + " alignment=" + std::to_string(alignment) + " numerics=" + numerics +
+         " H=" + std::to_string(H) + " HV=" + std::to_string(HV) + " chunks=" + to_string(chunks) +
+         " sequences=" + to_string(sequences);
 }
 
-std::string ShapeKey::file_name() const { return kernel + "-" + sha256_hex(text()).substr(0, 32) + ".json"; }
+std::string ShapeKey::file_name() const {
+  return kernel + "-" + sha256_hex(text()).substr(0, 32) + ".json";
+}
 
 Status ShapeKey::normalise() {
   std::sort(optional.begin(), optional.end());
   optional.erase(std::unique(optional.begin(), optional.end()), optional.end());
   SCANJIT_TRY(check_word("kernel", kernel));
-  if (kernel.find('.') == 0) return invalid_argument("key field kernel is \"" + kernel + "\"; it must not begin with a dot");
+  if (kernel.find('.') == 0)
+    return invalid_argument("key field kernel is \"" + kernel + "\"; it must not begin with a dot");
   if (kernel_revision < 1) {
     return invalid_argument("key field kernel_revision is " + std::to_string(kernel_revision) +
                             "; it must be at least 1");
@@ -116,7 +123,8 @@ Status ShapeKey::normalise() {
     return invalid_argument("key field pool is \"" + pool + "\"; it must be none, h0, ht or h0+ht");
   }
   if (alignment != 16 && alignment != 2) {
-    return invalid_argument("key field alignment is " + std::to_string(alignment) + "; it must be 16 or 2");
+    return invalid_argument("key field alignment is " + std::to_string(alignment) +
+                            "; it must be 16 or 2");
   }
   SCANJIT_TRY(check_word("numerics", numerics));
   SCANJIT_TRY(check_size("H", H));
@@ -170,7 +178,9 @@ ShapeKey read_key(const json::Value& value, const std::string& where, json::Erro
   key.index = object.one_of("index", {"none", "i32", "i64"});
   key.pool = object.one_of("pool", {"none", "h0", "ht", "h0+ht"});
   const std::int64_t alignment = object.integer("alignment", 2, 16);
-  if (errors.ok() && alignment != 2 && alignment != 16) errors.add(object.path("alignment"), "is " + std::to_string(alignment) + "; it must be 16 or 2");
+  if (errors.ok() && alignment != 2 && alignment != 16)
+    errors.add(object.path("alignment"),
+               "is " + std::to_string(alignment) + "; it must be 16 or 2");
   key.alignment = static_cast<int>(alignment);
   key.chunks = read_range(object, "chunks", errors);
   key.sequences = read_range(object, "sequences", errors);
@@ -194,7 +204,8 @@ std::vector<std::string> read_words(json::Object& object, const char* name, json
     if (!json::is_word(word)) {
       errors.add(where, "is " + json::shown(word) + "; it must be 1 to 64 letters, digits or _+.-");
     } else if (!words.empty() && words.back() >= word) {
-      errors.add(where, "is " + json::shown(word) + "; the names must be sorted and none there twice");
+      errors.add(where,
+                 "is " + json::shown(word) + "; the names must be sorted and none there twice");
     }
     words.push_back(std::move(word));
   }
@@ -231,11 +242,14 @@ std::vector<Range> chunk_classes() {
 std::int64_t class_chunks(std::int64_t tokens, std::int64_t sequences, std::int64_t max_tokens,
                           std::int64_t BT) noexcept {
   if (BT < 1) return 1;
-  const std::int64_t length = max_tokens > 0 ? max_tokens : sequences > 0 ? ceil_div(tokens, sequences) : tokens;
+  const std::int64_t length = max_tokens > 0  ? max_tokens
+                              : sequences > 0 ? ceil_div(tokens, sequences)
+                                              : tokens;
   return std::max<std::int64_t>(1, ceil_div(length, BT));
 }
 
-std::vector<std::int64_t> default_width_starts(std::int64_t HV, std::int64_t V, int sm_count) noexcept {
+std::vector<std::int64_t> default_width_starts(std::int64_t HV, std::int64_t V,
+                                               int sm_count) noexcept {
   std::vector<std::int64_t> starts{1};
   if (HV < 1 || V < 1 || sm_count < 1) return starts;
   const std::optional<std::int64_t> blocks = checked_multiply(HV, ceil_div(V, 64));
@@ -246,7 +260,8 @@ std::vector<std::int64_t> default_width_starts(std::int64_t HV, std::int64_t V, 
 }
 
 Range WidthBuckets::bucket(std::int64_t sequences) const noexcept {
-  const auto after = std::upper_bound(starts.begin(), starts.end(), std::max<std::int64_t>(sequences, 1));
+  const auto after =
+      std::upper_bound(starts.begin(), starts.end(), std::max<std::int64_t>(sequences, 1));
   Range range;
   if (after != starts.begin()) range.min = *(after - 1);
   if (after != starts.end()) range.max = *after - 1;
@@ -260,7 +275,8 @@ std::vector<Range> WidthBuckets::all() const {
 }
 
 Status WidthBuckets::check() const {
-  const std::string name = "the width buckets of HV " + std::to_string(HV) + " V " + std::to_string(V);
+  const std::string name =
+      "the width buckets of HV " + std::to_string(HV) + " V " + std::to_string(V);
   if (HV < 1 || HV > kMaxExtent || V < 1 || V > kMaxExtent) {
     return corrupt(name + ": HV and V must be from 1 to " + std::to_string(kMaxExtent));
   }

@@ -20,8 +20,8 @@ struct Pattern {
   std::vector<std::int64_t> HV, H, K, V, BT, N, T;
 };
 
-void read_numbers(json::Object& object, const char* name, std::int64_t high, std::vector<std::int64_t>& numbers,
-                  json::Errors& errors) {
+void read_numbers(json::Object& object, const char* name, std::int64_t high,
+                  std::vector<std::int64_t>& numbers, json::Errors& errors) {
   const json::Value* value = object.member(name, /*required=*/false);
   if (value == nullptr) return;
   numbers.clear();
@@ -30,12 +30,14 @@ void read_numbers(json::Object& object, const char* name, std::int64_t high, std
     return;
   }
   for (std::size_t i = 0; i < value->size(); ++i) {
-    numbers.push_back(json::as_integer((*value)[i], json::indexed(object.path(name), i), 1, high, errors));
+    numbers.push_back(
+        json::as_integer((*value)[i], json::indexed(object.path(name), i), 1, high, errors));
   }
   if (numbers.empty()) errors.add(object.path(name), "is an empty list");
 }
 
-void read_pattern(const json::Value& value, const std::string& where, Pattern& pattern, json::Errors& errors) {
+void read_pattern(const json::Value& value, const std::string& where, Pattern& pattern,
+                  json::Errors& errors) {
   json::Object object(value, where, errors);
   read_shared_fields(object, pattern.shape, errors);
   read_numbers(object, "HV", kMaxExtent, pattern.HV, errors);
@@ -81,13 +83,15 @@ void read_shared_fields(json::Object& object, Shape& shape, json::Errors& errors
     if (object.member(name, /*required=*/false) == nullptr) return;
     word = object.text(name);
     if (errors.ok() && !json::is_word(word)) {
-      errors.add(object.path(name), "is " + json::shown(word) + "; it must be 1 to 64 letters, digits or _+.-");
+      errors.add(object.path(name),
+                 "is " + json::shown(word) + "; it must be 1 to 64 letters, digits or _+.-");
     }
   };
   read_word("op", shape.op);
   read_word("gate", shape.gate);
   if (object.member("dtype", false) != nullptr) shape.dtype = read_dtype(object);
-  if (object.member("optional", false) != nullptr) shape.optional = read_words(object, "optional", errors);
+  if (object.member("optional", false) != nullptr)
+    shape.optional = read_words(object, "optional", errors);
   if (object.member("packed", false) != nullptr) shape.packed = object.boolean("packed");
 }
 
@@ -96,8 +100,8 @@ std::string Shape::text() const {
   for (const std::string& name : optional) tensors += (tensors.empty() ? "" : ",") + name;
   return op + " N=" + std::to_string(N) + " T=" + std::to_string(T) + " H=" + std::to_string(H) +
          " HV=" + std::to_string(HV) + " K=" + std::to_string(K) + " V=" + std::to_string(V) +
-         " BT=" + std::to_string(BT) + " dtype=" + to_string(dtype) + " gate=" + gate + " optional=" + tensors +
-         " packed=" + (packed ? "true" : "false");
+         " BT=" + std::to_string(BT) + " dtype=" + to_string(dtype) + " gate=" + gate +
+         " optional=" + tensors + " packed=" + (packed ? "true" : "false");
 }
 
 Result<ShapeMap> shape_map_from_json(std::string_view text) {
@@ -121,23 +125,27 @@ Result<ShapeMap> shape_map_from_json(std::string_view text) {
       const std::string where = json::indexed("shapes", i);
       Pattern pattern = common;
       read_pattern(elements[i], where, pattern, errors);
-      if (pattern.shape.op.empty()) errors.add(where + ".op", "is missing, and \"common\" has none");
+      if (pattern.shape.op.empty())
+        errors.add(where + ".op", "is missing, and \"common\" has none");
       for (const auto& [name, numbers] : {std::pair("HV", &pattern.HV), std::pair("H", &pattern.H),
                                           std::pair("N", &pattern.N), std::pair("T", &pattern.T)}) {
         if (numbers->empty()) errors.add(where + "." + name, "is missing, and \"common\" has none");
       }
       std::size_t count = 1;
-      for (const auto* numbers : {&pattern.HV, &pattern.H, &pattern.K, &pattern.V, &pattern.BT, &pattern.N, &pattern.T}) {
+      for (const auto* numbers :
+           {&pattern.HV, &pattern.H, &pattern.K, &pattern.V, &pattern.BT, &pattern.N, &pattern.T}) {
         count = std::min(kMaxShapes + 1, count * std::max<std::size_t>(1, numbers->size()));
       }
-      if (map.shapes.size() + count > kMaxShapes) errors.add(where, "makes more than 100000 shapes of the file");
+      if (map.shapes.size() + count > kMaxShapes)
+        errors.add(where, "makes more than 100000 shapes of the file");
       if (errors.ok()) expand_into(map.shapes, pattern);
     }
     if (!errors.ok()) return errors.status();
     if (map.shapes.empty()) return corrupt("shapes is empty; a shape file has at least one");
     std::set<std::string> seen;
     for (const Shape& shape : map.shapes) {
-      if (!seen.insert(shape.text()).second) return corrupt("shapes has the same problem twice: " + shape.text());
+      if (!seen.insert(shape.text()).second)
+        return corrupt("shapes has the same problem twice: " + shape.text());
     }
     return map;
   });

@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// Lists of problems to tune or bench, in JSON (`configs/shapes/`, `configs/schema/shapes.schema.json`).
-/// Plain numbers and words: which are legal for an op is the op's to say.
-/// Strict reading, as in record.hpp. Pure; thread-compatible values.
+/// Lists of problems to tune or bench, in JSON (`configs/shapes/`,
+/// `configs/schema/shapes.schema.json`). Plain numbers and words: which are legal for an op is the
+/// op's to say. Strict reading, as in record.hpp. Pure; thread-compatible values.
 
 #include <cstdint>
 #include <string>
@@ -16,9 +16,9 @@ namespace scanjit::tuning {
 
 /// One problem: N sequences of T tokens each.
 struct Shape {
-  std::string op;                     ///< "gated_delta_h"
+  std::string op;  ///< "gated_delta_h"
   std::int64_t N = 1;
-  std::int64_t T = 0;                 ///< tokens of each sequence
+  std::int64_t T = 0;  ///< tokens of each sequence
   std::int64_t H = 0;
   std::int64_t HV = 0;
   std::int64_t K = 128;
@@ -38,9 +38,9 @@ struct ShapeMap {
   std::vector<Shape> shapes;  ///< in file order, none twice
 };
 
-/// A shape file: shared fields ("common") and a list of shapes that add to or replace them. A number
-/// given as a list stands for each of its values: HV varies slowest, then H, K, V, BT, N, and T fastest.
-/// Errors: kCorrupt, the sentence names the shape and field.
+/// A shape file: shared fields ("common") and a list of shapes that add to or replace them. A
+/// number given as a list stands for each of its values: HV varies slowest, then H, K, V, BT, N,
+/// and T fastest. Errors: kCorrupt, the sentence names the shape and field.
 [[nodiscard]] Result<ShapeMap> shape_map_from_json(std::string_view text);
 
 }  // namespace scanjit::tuning

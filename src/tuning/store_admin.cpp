@@ -13,20 +13,24 @@ namespace {
 
 constexpr std::int64_t kTemporaryAge_ns = std::int64_t{3600} * 1'000'000'000;
 
-Result<std::vector<std::string>> names_or_none(os::FileSystem& files, const std::string& directory) {
+Result<std::vector<std::string>> names_or_none(os::FileSystem& files,
+                                               const std::string& directory) {
   Result<std::vector<std::string>> names = files.list_directory(directory);
-  if (!names.ok() && names.status().code() == ErrorCode::kNotFound) return std::vector<std::string>();
+  if (!names.ok() && names.status().code() == ErrorCode::kNotFound)
+    return std::vector<std::string>();
   return names;
 }
 
 /// The directories of all GPU models below a cache directory.
-Result<std::vector<std::string>> gpu_directories(os::FileSystem& files, const std::string& cache_dir) {
+Result<std::vector<std::string>> gpu_directories(os::FileSystem& files,
+                                                 const std::string& cache_dir) {
   const std::string root = tuned_root(cache_dir);
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, root));
   std::vector<std::string> directories;
   for (const std::string& name : names) {
     const Result<os::FileInfo> info = files.info(os::join_path(root, name));
-    if (info.ok() && info->type == os::FileType::kDirectory) directories.push_back(os::join_path(root, name));
+    if (info.ok() && info->type == os::FileType::kDirectory)
+      directories.push_back(os::join_path(root, name));
   }
   return directories;
 }
@@ -54,9 +58,11 @@ std::string tuned_root(const std::string& cache_dir) { return os::join_path(cach
 Result<std::vector<StoreItem>> list_store(os::FileSystem& files, const std::string& cache_dir) {
   return guard([&]() -> Result<std::vector<StoreItem>> {
     std::vector<StoreItem> items;
-    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories, gpu_directories(files, cache_dir));
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories,
+                             gpu_directories(files, cache_dir));
     for (const std::string& directory : directories) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, directory));
+      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                               names_or_none(files, directory));
       for (const std::string& name : names) {
         if (!is_entry_name(name) && name != kWidthBucketsName) continue;
         StoreItem item;
@@ -88,8 +94,8 @@ Result<TunedFile> merge(const std::vector<TunedFile>& files) {
     std::map<std::string, Record> entries;
     for (const TunedFile& file : files) {
       if (!file.gpu.same_model(merged.gpu)) {
-        return invalid_argument("tuned files of different GPU models cannot be merged: " + merged.gpu.directory() +
-                                " and " + file.gpu.directory());
+        return invalid_argument("tuned files of different GPU models cannot be merged: " +
+                                merged.gpu.directory() + " and " + file.gpu.directory());
       }
       for (const std::string& name : file.gpu.names) {
         auto& names = merged.gpu.names;
@@ -110,8 +116,9 @@ Result<TunedFile> merge(const std::vector<TunedFile>& files) {
     for (auto& [name, buckets] : widths) merged.width_buckets.push_back(std::move(buckets));
     for (auto& [text, record] : entries) {
       if (!lies_in(record.key.sequences, merged.buckets(record.key.HV, record.key.V))) {
-        return invalid_argument("the entry of sequences " + to_string(record.key.sequences) + " lies in no width bucket of HV " +
-                                std::to_string(record.key.HV) + " V " + std::to_string(record.key.V) +
+        return invalid_argument("the entry of sequences " + to_string(record.key.sequences) +
+                                " lies in no width bucket of HV " + std::to_string(record.key.HV) +
+                                " V " + std::to_string(record.key.V) +
                                 ", so it could never be found: " + text);
       }
       merged.entries.push_back(std::move(record));
@@ -120,7 +127,8 @@ Result<TunedFile> merge(const std::vector<TunedFile>& files) {
   });
 }
 
-Result<TunedFile> export_store(os::FileSystem& files, const std::string& cache_dir, const std::string& gpu_directory) {
+Result<TunedFile> export_store(os::FileSystem& files, const std::string& cache_dir,
+                               const std::string& gpu_directory) {
   return guard([&]() -> Result<TunedFile> {
     SCANJIT_ASSIGN_OR_RETURN(std::vector<StoreItem> items, list_store(files, cache_dir));
     TunedFile gathered;
@@ -133,14 +141,16 @@ Result<TunedFile> export_store(os::FileSystem& files, const std::string& cache_d
         auto& names = gathered.gpu.names;
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
       }
-      for (WidthBuckets& buckets : item.file->width_buckets) gathered.width_buckets.push_back(std::move(buckets));
+      for (WidthBuckets& buckets : item.file->width_buckets)
+        gathered.width_buckets.push_back(std::move(buckets));
       for (Record& record : item.file->entries) gathered.entries.push_back(std::move(record));
     }
     if (!found) {
       const std::string path = os::join_path(tuned_root(cache_dir), gpu_directory);
       return not_found("there is no readable tuned entry in " + path, path);
     }
-    // Entries of buckets that the directory has since given up cannot be found any more: left behind.
+    // Entries of buckets that the directory has since given up cannot be found any more: left
+    // behind.
     std::erase_if(gathered.entries, [&](const Record& record) {
       return !lies_in(record.key.sequences, gathered.buckets(record.key.HV, record.key.V));
     });
@@ -148,7 +158,8 @@ Result<TunedFile> export_store(os::FileSystem& files, const std::string& cache_d
   });
 }
 
-Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string& cache_dir, const TunedFile& file) {
+Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string& cache_dir,
+                                       const TunedFile& file) {
   return guard([&]() -> Result<std::int64_t> {
     SCANJIT_ASSIGN_OR_RETURN(const TunedFile incoming, merge({file}));
     const std::string directory = os::join_path(tuned_root(cache_dir), incoming.gpu.directory());
@@ -191,8 +202,8 @@ Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string&
   });
 }
 
-Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir, std::int64_t max_bytes,
-                                 std::int64_t now_ns) {
+Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
+                                 std::int64_t max_bytes, std::int64_t now_ns) {
   return guard([&]() -> Result<GcResult> {
     struct Entry {
       std::int64_t modified_ns;
@@ -207,14 +218,17 @@ Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache
       result.removed_bytes += bytes;
       return {};
     };
-    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories, gpu_directories(files, cache_dir));
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories,
+                             gpu_directories(files, cache_dir));
     for (const std::string& directory : directories) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, directory));
+      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                               names_or_none(files, directory));
       for (const std::string& name : names) {
         const std::string path = os::join_path(directory, name);
         const Result<os::FileInfo> info = files.link_info(path);
         if (!info.ok() || info->type != os::FileType::kRegular) continue;
-        const bool abandoned = os::is_temporary_name(name) && now_ns - info->modified_ns > kTemporaryAge_ns;
+        const bool abandoned =
+            os::is_temporary_name(name) && now_ns - info->modified_ns > kTemporaryAge_ns;
         if (is_set_aside_name(name) || abandoned) {
           SCANJIT_TRY(remove(path, info->size));
         } else if (is_entry_name(name)) {

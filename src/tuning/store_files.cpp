@@ -20,7 +20,9 @@ bool is_entry_name(const std::string& name) {
   return ends_with(name, ".json") && name != kWidthBucketsName && !os::is_temporary_name(name);
 }
 
-bool is_set_aside_name(const std::string& name) { return name.find(kSetAside) != std::string::npos; }
+bool is_set_aside_name(const std::string& name) {
+  return name.find(kSetAside) != std::string::npos;
+}
 
 Result<TunedFile> read_store_file(os::FileSystem& files, const std::string& path) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string text, files.read_file(path, kMaxFileBytes));
@@ -29,14 +31,16 @@ Result<TunedFile> read_store_file(os::FileSystem& files, const std::string& path
   const std::string name = os::base_name(path);
   const std::string directory = os::base_name(os::parent_path(path));
   if (file->gpu.directory() != directory) {
-    return corrupt("it is of GPU " + file->gpu.directory() + " and lies in the directory " + directory, path);
+    return corrupt(
+        "it is of GPU " + file->gpu.directory() + " and lies in the directory " + directory, path);
   }
   if (name == kWidthBucketsName) {
     if (!file->entries.empty()) return corrupt("it holds entries beside the width buckets", path);
     return file;
   }
   if (file->entries.size() != 1) {
-    return corrupt("it holds " + std::to_string(file->entries.size()) + " entries; it must hold 1", path);
+    return corrupt("it holds " + std::to_string(file->entries.size()) + " entries; it must hold 1",
+                   path);
   }
   if (!file->width_buckets.empty()) return corrupt("it holds width buckets beside the entry", path);
   if (file->entries.front().key.file_name() != name) {
@@ -45,24 +49,29 @@ Result<TunedFile> read_store_file(os::FileSystem& files, const std::string& path
   return file;
 }
 
-Status write_entry(os::FileSystem& files, const std::string& directory, const GpuFacts& gpu, const Record& record) {
+Status write_entry(os::FileSystem& files, const std::string& directory, const GpuFacts& gpu,
+                   const Record& record) {
   SCANJIT_TRY(files.make_directories(directory));
   TunedFile file;
   file.gpu = gpu;
   file.entries.push_back(record);
-  return files.publish(os::join_path(directory, record.key.file_name()), to_json(file, Checksum::kWith));
+  return files.publish(os::join_path(directory, record.key.file_name()),
+                       to_json(file, Checksum::kWith));
 }
 
-Status write_width_buckets(os::FileSystem& files, const std::string& directory, const TunedFile& file) {
+Status write_width_buckets(os::FileSystem& files, const std::string& directory,
+                           const TunedFile& file) {
   SCANJIT_TRY(files.make_directories(directory));
   TunedFile widths;
   widths.gpu = file.gpu;
   widths.width_buckets = file.width_buckets;
-  return files.publish(os::join_path(directory, kWidthBucketsName), to_json(widths, Checksum::kWith));
+  return files.publish(os::join_path(directory, kWidthBucketsName),
+                       to_json(widths, Checksum::kWith));
 }
 
 Status set_aside(os::FileSystem& files, const std::string& path) {
-  // The id tells apart what is set aside twice; the content's hash keeps it the same for the same damage.
+  // The id tells apart what is set aside twice; the content's hash keeps it the same for the same
+  // damage.
   const Result<std::string> bytes = files.read_file(path, kMaxFileBytes);
   const std::string id = bytes.ok() ? sha256_hex(*bytes).substr(0, 8) : std::string("unreadable");
   return files.rename(path, path + kSetAside + id);

@@ -32,25 +32,27 @@ struct Layer {
   std::set<std::string> asked;               // file names that were read, or were not there
   bool listed = false;                       // every file of the directory was read
   bool buckets_read = false;
-  TunedFile widths;                          // only its width buckets
+  TunedFile widths;  // only its width buckets
 
   void add(const RecordPtr& record) { records[record->key.text()] = record; }
 };
 
 int optional_differences(const ShapeKey& a, const ShapeKey& b) {
   std::vector<std::string> different;
-  std::set_symmetric_difference(a.optional.begin(), a.optional.end(), b.optional.begin(), b.optional.end(),
-                                std::back_inserter(different));
+  std::set_symmetric_difference(a.optional.begin(), a.optional.end(), b.optional.begin(),
+                                b.optional.end(), std::back_inserter(different));
   return static_cast<int>(different.size()) + (a.gate != b.gate) + (a.gate_base != b.gate_base) +
          (a.packed != b.packed) + (a.index != b.index) + (a.pool != b.pool);
 }
 
 /// What no step lets differ.
 bool same_family(const ShapeKey& a, const ShapeKey& b) {
-  const auto sixteen_bits = [](DType dtype) { return dtype == DType::kBf16 || dtype == DType::kF16; };
-  return a.kernel == b.kernel && a.kernel_revision == b.kernel_revision && a.space == b.space && a.K == b.K &&
-         a.V == b.V && a.BT == b.BT && a.layout == b.layout && a.alignment == b.alignment &&
-         a.numerics == b.numerics && a.H == b.H && a.HV == b.HV &&
+  const auto sixteen_bits = [](DType dtype) {
+    return dtype == DType::kBf16 || dtype == DType::kF16;
+  };
+  return a.kernel == b.kernel && a.kernel_revision == b.kernel_revision && a.space == b.space &&
+         a.K == b.K && a.V == b.V && a.BT == b.BT && a.layout == b.layout &&
+         a.alignment == b.alignment && a.numerics == b.numerics && a.H == b.H && a.HV == b.HV &&
          (a.dtype == b.dtype || (sixteen_bits(a.dtype) && sixteen_bits(b.dtype)));
 }
 
@@ -80,8 +82,8 @@ struct Neighbour {
   }
 };
 
-std::optional<Neighbour> neighbour_of(const KeyQuery& query, const ShapeKey& wanted, const RecordPtr& record,
-                                      std::size_t layer) {
+std::optional<Neighbour> neighbour_of(const KeyQuery& query, const ShapeKey& wanted,
+                                      const RecordPtr& record, std::size_t layer) {
   const ShapeKey& key = record->key;
   if (!same_family(key, wanted)) return std::nullopt;
   const bool other_width = key.sequences != wanted.sequences;
@@ -114,7 +116,8 @@ auto unlikeness(const GpuFacts& a, const GpuFacts& b) {
 
 struct TunedStore::Impl {
   explicit Impl(StoreOptions given) : options(std::move(given)) {
-    const auto add_directory = [&](const std::string& name, const std::string& root, bool writable) {
+    const auto add_directory = [&](const std::string& name, const std::string& root,
+                                   bool writable) {
       auto layer = std::make_unique<Layer>();
       layer->name = name;
       layer->writable = writable;
@@ -152,13 +155,15 @@ struct TunedStore::Impl {
 
   void note_bad_file(const Layer& layer, const std::string& path, const Status& status) {
     if (status.code() != ErrorCode::kCorrupt) {
-      warn_once(layer.directory, "tuned entries of " + layer.name + " cannot be read: " + status.message());
+      warn_once(layer.directory,
+                "tuned entries of " + layer.name + " cannot be read: " + status.message());
       return;
     }
     ++corrupt_files;
     std::string outcome = "it is skipped";
     if (layer.writable) {
-      outcome = set_aside(*options.files, path).ok() ? "it is set aside" : "it cannot be set aside and is skipped";
+      outcome = set_aside(*options.files, path).ok() ? "it is set aside"
+                                                     : "it cannot be set aside and is skipped";
     }
     warn_once(path, "tuned file " + path + " is damaged (" + status.message() + "); " + outcome);
   }
@@ -177,7 +182,8 @@ struct TunedStore::Impl {
   WidthBuckets buckets(Layer& layer, std::int64_t HV, std::int64_t V) {
     {
       const std::lock_guard lock(layer.mutex);
-      if (layer.buckets_read || layer.directory.empty() || sealed) return layer.widths.buckets(HV, V);
+      if (layer.buckets_read || layer.directory.empty() || sealed)
+        return layer.widths.buckets(HV, V);
     }
     std::vector<WidthBuckets> found;
     const std::string path = os::join_path(layer.directory, kWidthBucketsName);
@@ -248,8 +254,8 @@ struct TunedStore::Impl {
         Result<TunedFile> file = tuned_file_from_json(text.text, Checksum::kWithout);
         if (!file.ok()) {
           ++corrupt_files;
-          warn_once(std::string(text.name),
-                    "shipped file " + std::string(text.name) + " is skipped: " + file.status().message());
+          warn_once(std::string(text.name), "shipped file " + std::string(text.name) +
+                                                " is skipped: " + file.status().message());
           continue;
         }
         auto layer = std::make_unique<Layer>();
@@ -257,7 +263,8 @@ struct TunedStore::Impl {
         layer->gpu = file->gpu;
         layer->widths.gpu = file->gpu;
         layer->widths.width_buckets = std::move(file->width_buckets);
-        for (Record& record : file->entries) layer->add(std::make_shared<const Record>(std::move(record)));
+        for (Record& record : file->entries)
+          layer->add(std::make_shared<const Record>(std::move(record)));
         (layer->gpu.same_model(options.gpu) ? shipped : foreign).push_back(std::move(layer));
       }
       std::stable_sort(foreign.begin(), foreign.end(), [&](const auto& a, const auto& b) {
@@ -275,9 +282,11 @@ struct TunedStore::Impl {
     return all;
   }
 
-  std::optional<Pick> legal_pick(const RecordPtr& record, const Layer& layer, PickSource source, const LegalFn& legal) {
+  std::optional<Pick> legal_pick(const RecordPtr& record, const Layer& layer, PickSource source,
+                                 const LegalFn& legal) {
     const auto pick = [&](const Config& config, int alternate) {
-      return Pick{record, config, alternate, source, layer.name, is_stale(record->toolchain, options.toolchain)};
+      return Pick{record, config,     alternate,
+                  source, layer.name, is_stale(record->toolchain, options.toolchain)};
     };
     const auto is_legal = [&](const Config& config) { return !legal || legal(config).ok(); };
     if (is_legal(record->config)) return pick(record->config, 0);
@@ -305,7 +314,8 @@ struct TunedStore::Impl {
     return std::nullopt;
   }
 
-  std::optional<Pick> find_near(const KeyQuery& query, const LegalFn& legal, const std::vector<Layer*>& where) {
+  std::optional<Pick> find_near(const KeyQuery& query, const LegalFn& legal,
+                                const std::vector<Layer*>& where) {
     std::vector<Neighbour> neighbours;
     for (std::size_t i = 0; i < where.size(); ++i) {
       Layer& layer = *where[i];
@@ -313,7 +323,8 @@ struct TunedStore::Impl {
       read_all(layer);
       const std::lock_guard lock(layer.mutex);
       for (const auto& [text, record] : layer.records) {
-        if (auto neighbour = neighbour_of(query, wanted, record, i)) neighbours.push_back(std::move(*neighbour));
+        if (auto neighbour = neighbour_of(query, wanted, record, i))
+          neighbours.push_back(std::move(*neighbour));
       }
     }
     // Records of one layer come in the order of their key texts, and the sort keeps it.
@@ -344,7 +355,9 @@ struct TunedStore::Impl {
     }
     Layer& cache = *directories.front();
     const RecordPtr kept = exact(cache, record.key);
-    if (record.partial && kept != nullptr && !kept->partial && !is_stale(kept->toolchain, options.toolchain)) return {};
+    if (record.partial && kept != nullptr && !kept->partial &&
+        !is_stale(kept->toolchain, options.toolchain))
+      return {};
     const std::string name = record.key.file_name();
     {
       const std::lock_guard lock(cache.mutex);
@@ -369,7 +382,9 @@ struct TunedStore::Impl {
 TunedStore::TunedStore(StoreOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 TunedStore::~TunedStore() = default;
 
-ShapeKey TunedStore::key_of(const KeyQuery& query) const { return impl_->key_in(*impl_->directories.front(), query); }
+ShapeKey TunedStore::key_of(const KeyQuery& query) const {
+  return impl_->key_in(*impl_->directories.front(), query);
+}
 
 std::optional<Pick> TunedStore::find(const KeyQuery& query, const LegalFn& legal) const {
   return impl_->find(query, legal);
@@ -392,10 +407,14 @@ Status TunedStore::publish(const Record& record) {
 
 void TunedStore::seal() { impl_->sealed = true; }
 
-StoreStats TunedStore::stats() const { return {impl_->corrupt_files, impl_->published, impl_->publish_errors}; }
+StoreStats TunedStore::stats() const {
+  return {impl_->corrupt_files, impl_->published, impl_->publish_errors};
+}
 
 bool is_stale(const Toolchain& recorded, const Toolchain& current) {
-  const auto differs = [](const std::string& a, const std::string& b) { return !a.empty() && !b.empty() && a != b; };
+  const auto differs = [](const std::string& a, const std::string& b) {
+    return !a.empty() && !b.empty() && a != b;
+  };
   return differs(recorded.nvrtc, current.nvrtc) || differs(recorded.driver, current.driver);
 }
 
@@ -403,7 +422,8 @@ std::vector<Config> retime_candidates(const Record& record) {
   constexpr std::size_t kMost = 3;
   std::vector<Config> configs{record.default_config};
   const auto add = [&](const Config& config) {
-    if (configs.size() < kMost && std::find(configs.begin(), configs.end(), config) == configs.end()) {
+    if (configs.size() < kMost &&
+        std::find(configs.begin(), configs.end(), config) == configs.end()) {
       configs.push_back(config);
     }
   };

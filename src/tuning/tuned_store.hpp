@@ -3,21 +3,21 @@
 /// Where tuned entries live and in which order they are looked for.
 ///
 /// Layers, first to last: the user cache (`<cache>/tuned/<gpu>/<key>.json`, writable, one file per
-/// key), packs (the same layout, read-only), shipped files (text compiled into the library, parsed once
-/// when first needed). Each layer cuts N into its own width buckets: a shipped file by its
+/// key), packs (the same layout, read-only), shipped files (text compiled into the library, parsed
+/// once when first needed). Each layer cuts N into its own width buckets: a shipped file by its
 /// "width_buckets", a directory by its `width_buckets.json`, else by the default starts.
 ///
-/// Steps, each tried on all layers before the next: exact; another set of optional tensors (which also
-/// covers gates, packed or dense, index width and pools: all are tensors that may be absent); the
-/// other 16-bit dtype; the neighbouring chunk class; the neighbouring width bucket; another GPU
-/// model's shipped entry. A later step may differ in what earlier steps allow as well; among entries of
-/// one step the one that differs least wins, then the earlier layer.
+/// Steps, each tried on all layers before the next: exact; another set of optional tensors (which
+/// also covers gates, packed or dense, index width and pools: all are tensors that may be absent);
+/// the other 16-bit dtype; the neighbouring chunk class; the neighbouring width bucket; another GPU
+/// model's shipped entry. A later step may differ in what earlier steps allow as well; among
+/// entries of one step the one that differs least wins, then the earlier layer.
 ///
 /// Threads: every member of TunedStore may be called from any thread. A key's file is read when the
-/// key is first asked for, a whole directory when its first neighbour is; after that, look-ups touch no
-/// disk. A corrupt file in the cache is set aside as `*.corrupt-<id>`; in a pack it is skipped. Either
-/// is warned of once and counted, and is a miss. Nothing here is ever an error to a caller that only
-/// wants a config.
+/// key is first asked for, a whole directory when its first neighbour is; after that, look-ups
+/// touch no disk. A corrupt file in the cache is set aside as `*.corrupt-<id>`; in a pack it is
+/// skipped. Either is warned of once and counted, and is a miss. Nothing here is ever an error to a
+/// caller that only wants a config.
 
 #include <cstdint>
 #include <functional>
@@ -46,22 +46,22 @@ struct ShippedText {
 };
 
 struct StoreOptions {
-  os::FileSystem* files = nullptr;      ///< outlives the store
-  std::string cache_dir;                ///< the `<cache>` directory; "": memory only
+  os::FileSystem* files = nullptr;  ///< outlives the store
+  std::string cache_dir;            ///< the `<cache>` directory; "": memory only
   std::vector<std::string> pack_dirs;
   std::vector<ShippedText> shipped;
   GpuFacts gpu;
-  Toolchain toolchain;                  ///< of this process; an empty field is not compared
+  Toolchain toolchain;  ///< of this process; an empty field is not compared
   std::function<void(const std::string&)> warn;  ///< may be empty; called without a lock held
 };
 
 /// What a look-up found.
 struct Pick {
   std::shared_ptr<const Record> record;
-  Config config;              ///< the record's config, or its first legal alternate
-  int alternate = 0;          ///< 0: the record's own pick; n: its n-th alternate
+  Config config;      ///< the record's config, or its first legal alternate
+  int alternate = 0;  ///< 0: the record's own pick; n: its n-th alternate
   PickSource source = PickSource::kHeuristic;
-  std::string layer;          ///< "cache", "pack:DIR", "shipped:NAME"
+  std::string layer;  ///< "cache", "pack:DIR", "shipped:NAME"
   bool stale_toolchain = false;
 };
 
@@ -92,8 +92,8 @@ class TunedStore {
   void forget(const ShapeKey& key);
 
   /// Puts an entry into memory, then on disk. A partial entry does not replace a whole one of this
-  /// toolchain. Errors: kInvalidArgument (a record that fails `check`), kIoError (the disk; the entry
-  /// serves from memory all the same).
+  /// toolchain. Errors: kInvalidArgument (a record that fails `check`), kIoError (the disk; the
+  /// entry serves from memory all the same).
   [[nodiscard]] Status publish(const Record& record);
 
   /// From here on nothing reads or writes a file: what is in memory serves.
@@ -117,19 +117,21 @@ class TunedStore {
 /// One file of a store directory, as `scanjit cache ls` and `verify` show it.
 struct StoreItem {
   std::string path;
-  std::string gpu;        ///< the directory's name
+  std::string gpu;  ///< the directory's name
   std::int64_t bytes = 0;
-  Status status;          ///< kCorrupt or kIoError: what is wrong
+  Status status;                  ///< kCorrupt or kIoError: what is wrong
   std::optional<TunedFile> file;  ///< when ok: one entry, or the width buckets and no entry
 };
 /// Every tuned file below `<cache_dir>`, sorted by path; a missing directory has none. Reads all.
 /// Errors: kIoError.
-[[nodiscard]] Result<std::vector<StoreItem>> list_store(os::FileSystem& files, const std::string& cache_dir);
+[[nodiscard]] Result<std::vector<StoreItem>> list_store(os::FileSystem& files,
+                                                        const std::string& cache_dir);
 
-/// One file out of several of the same GPU model, entries sorted by key text: of two entries of one key
-/// the whole one wins over the partial, then the one with more measured points, then the later in the
-/// list. Names are united. Every entry must lie in a width bucket of the result, so that it can be found.
-/// Errors: kInvalidArgument (no file, different GPU models, width buckets that disagree).
+/// One file out of several of the same GPU model, entries sorted by key text: of two entries of one
+/// key the whole one wins over the partial, then the one with more measured points, then the later
+/// in the list. Names are united. Every entry must lie in a width bucket of the result, so that it
+/// can be found. Errors: kInvalidArgument (no file, different GPU models, width buckets that
+/// disagree).
 [[nodiscard]] Result<TunedFile> merge(const std::vector<TunedFile>& files);
 
 /// Everything good in `<cache_dir>` of one GPU directory, entries sorted by key text.
@@ -137,11 +139,12 @@ struct StoreItem {
 [[nodiscard]] Result<TunedFile> export_store(os::FileSystem& files, const std::string& cache_dir,
                                              const std::string& gpu_directory);
 
-/// Writes a file's entries and width buckets into `<cache_dir>`. Existing entries are replaced as in
-/// `merge`; where the file brings other width buckets for an (HV, V), they replace the directory's, and
-/// entries outside the new buckets are removed. Returns how many entries were written.
-/// Errors: kIoError, kInvalidArgument (as `merge`).
-[[nodiscard]] Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string& cache_dir,
+/// Writes a file's entries and width buckets into `<cache_dir>`. Existing entries are replaced as
+/// in `merge`; where the file brings other width buckets for an (HV, V), they replace the
+/// directory's, and entries outside the new buckets are removed. Returns how many entries were
+/// written. Errors: kIoError, kInvalidArgument (as `merge`).
+[[nodiscard]] Result<std::int64_t> import_into_store(os::FileSystem& files,
+                                                     const std::string& cache_dir,
                                                      const TunedFile& file);
 
 struct GcResult {
@@ -149,9 +152,9 @@ struct GcResult {
   std::int64_t removed_bytes = 0;
   std::int64_t kept_bytes = 0;
 };
-/// Removes files set aside as corrupt and temporaries left by a crash (older than an hour at `now_ns`,
-/// nanoseconds since 1970), then the entries with the oldest modification time until at most
-/// `max_bytes` remain (negative: no cap). Errors: kIoError.
+/// Removes files set aside as corrupt and temporaries left by a crash (older than an hour at
+/// `now_ns`, nanoseconds since 1970), then the entries with the oldest modification time until at
+/// most `max_bytes` remain (negative: no cap). Errors: kIoError.
 [[nodiscard]] Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
                                                std::int64_t max_bytes, std::int64_t now_ns);
 

@@ -16,7 +16,8 @@ TEST_CASE("a space's hash follows its values and nothing else", "[tuning]") {
   std::reverse(shuffled.bv.begin(), shuffled.bv.end());
   shuffled.warps.push_back(shuffled.warps.front());
   REQUIRE(shuffled.hash() == space.hash());
-  for (std::vector<int> ConfigSpace::*values : {&ConfigSpace::bv, &ConfigSpace::bk, &ConfigSpace::stages, &ConfigSpace::warps}) {
+  for (std::vector<int> ConfigSpace::*values :
+       {&ConfigSpace::bv, &ConfigSpace::bk, &ConfigSpace::stages, &ConfigSpace::warps}) {
     ConfigSpace other = space;
     (other.*values).push_back(5);
     REQUIRE(other.hash() != space.hash());
@@ -37,16 +38,21 @@ TEST_CASE("a space holds exactly its combinations, in the fixed order", "[tuning
   REQUIRE_FALSE(samples::space().contains({16, 32, 4, 2}));
 }
 
-TEST_CASE("enumeration starts with the default, keeps only legal configs and at most the limit", "[tuning]") {
+TEST_CASE("enumeration starts with the default, keeps only legal configs and at most the limit",
+          "[tuning]") {
   const Config fallback{16, 16, 1, 1};  // not in the space
-  const auto legal = [](const Config& c) { return c.warps == 8 ? unsupported("8 warps") : Status(); };
+  const auto legal = [](const Config& c) {
+    return c.warps == 8 ? unsupported("8 warps") : Status();
+  };
   const std::vector<Config> all = enumerate(samples::space(), fallback, legal, {}, 1000);
   REQUIRE(all.front() == fallback);
   REQUIRE(all.size() == 1 + 3 * 3 * 2 * 2);
   REQUIRE(std::is_sorted(all.begin() + 1, all.end(), fewer_resources));
   REQUIRE(std::none_of(all.begin(), all.end(), [](const Config& c) { return c.warps == 8; }));
 
-  const auto score = [](const Config& c) { return c.bv == 64 ? 0.0 : c.bv == 32 ? 1.0 : std::numeric_limits<double>::quiet_NaN(); };
+  const auto score = [](const Config& c) {
+    return c.bv == 64 ? 0.0 : c.bv == 32 ? 1.0 : std::numeric_limits<double>::quiet_NaN();
+  };
   const std::vector<Config> few = enumerate(samples::space(), fallback, legal, score, 13);
   REQUIRE(few.size() == 13);
   REQUIRE(std::count_if(few.begin(), few.end(), [](const Config& c) { return c.bv == 64; }) == 12);

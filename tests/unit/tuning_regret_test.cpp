@@ -22,7 +22,8 @@ PointSelection point(std::int64_t sequences, const std::vector<std::pair<Config,
     if (config == kDefault) one.selection.default_us = {time, time, time, 9};
   }
   for (const auto& [config, time] : us) {
-    one.selection.measured.push_back({config, {time, time, time, 9}, time / one.selection.default_us.median, false});
+    one.selection.measured.push_back(
+        {config, {time, time, time, 9}, time / one.selection.default_us.median, false});
   }
   return one;
 }
@@ -84,7 +85,8 @@ TEST_CASE("measured points lie in their box", "[tuning]") {
       ShapeKey key = samples::key();
       key.chunks = chunks;
       key.sequences = sequences;
-      for (const std::int64_t max_tokens : {std::int64_t{1000}, std::int64_t{131072}, std::int64_t{1} << 40}) {
+      for (const std::int64_t max_tokens :
+           {std::int64_t{1000}, std::int64_t{131072}, std::int64_t{1} << 40}) {
         const std::vector<MeasuredPoint> points = box_points(key, max_tokens);
         REQUIRE_FALSE(points.empty());
         REQUIRE(points.size() <= 3);
@@ -97,7 +99,10 @@ TEST_CASE("measured points lie in their box", "[tuning]") {
           REQUIRE((lowest || one.sequences * one.tokens <= max_tokens));
         }
       }
-      REQUIRE(box_points(key, std::int64_t{1} << 40).size() == (chunks.max == 1 && sequences.max == 1 ? 1U : sequences == Range{2, 3} && chunks.max == 1 ? 2U : 3U));
+      REQUIRE(box_points(key, std::int64_t{1} << 40).size() ==
+              (chunks.max == 1 && sequences.max == 1         ? 1U
+               : sequences == Range{2, 3} && chunks.max == 1 ? 2U
+                                                             : 3U));
     }
   }
 }
@@ -106,7 +111,11 @@ TEST_CASE("a shortlist covers the map with few configs", "[tuning]") {
   std::vector<MapPoint> points;
   for (int i = 0; i < 30; ++i) {
     const bool narrow = i % 3 == 0;
-    points.push_back({"p", {{kSmall, narrow ? 10 : 20}, {kWide, narrow ? 18 : 10.1}, {kDeep, narrow ? 15 : 15}, {kDefault, narrow ? 11 : 14}}});
+    points.push_back({"p",
+                      {{kSmall, narrow ? 10 : 20},
+                       {kWide, narrow ? 18 : 10.1},
+                       {kDeep, narrow ? 15 : 15},
+                       {kDefault, narrow ? 11 : 14}}});
   }
   const Shortlist two = shortlist(points, 2, 0.0);
   REQUIRE(two.configs == std::vector<Config>{kWide, kSmall});
@@ -130,7 +139,8 @@ TEST_CASE("a greedy shortlist is never worse for being longer", "[tuning]") {
   const std::vector<Config> configs = samples::space().all();
   for (int p = 0; p < 40; ++p) {
     MapPoint one{"p", {}};
-    for (const Config& config : configs) one.us.emplace_back(config, 1 + static_cast<double>(random() % 1000) / 500);
+    for (const Config& config : configs)
+      one.us.emplace_back(config, 1 + static_cast<double>(random() % 1000) / 500);
     points.push_back(one);
   }
   double before = 1e9;
@@ -170,7 +180,8 @@ TEST_CASE("found buckets are as few as any cutting that keeps the bound", "[tuni
     std::vector<WidthPoint> points;
     for (std::int64_t n = 1; n <= 7; ++n) {
       WidthPoint one{n, {}};
-      for (const Config& config : configs) one.us.emplace_back(config, 1 + static_cast<double>(random() % 5) / 50);
+      for (const Config& config : configs)
+        one.us.emplace_back(config, 1 + static_cast<double>(random() % 5) / 50);
       points.push_back(one);
     }
     const Result<FoundBuckets> found = find_buckets(32, 128, points, 0.03);

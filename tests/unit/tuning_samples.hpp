@@ -12,7 +12,9 @@
 
 namespace scanjit::tuning::samples {
 
-inline bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+inline bool says(const std::string& message, const std::string& part) {
+  return message.find(part) != std::string::npos;
+}
 
 inline GpuFacts h200() { return {{"NVIDIA H200"}, 9, 0, 132, 62914560, 232448, 6144}; }
 inline GpuFacts h100() { return {{"NVIDIA H100 80GB HBM3"}, 9, 0, 132, 52428800, 232448, 5120}; }
@@ -61,7 +63,9 @@ inline Record record(const ShapeKey& of, const Config& config = {64, 64, 2, 4}) 
   one.default_us = 52.75;
   one.alternates = {{{32, 64, 2, 4}, 52.75, 0.27}, {{16, 64, 2, 2}, 60.1, 0.45}};
   if (config == one.alternates[0].config) one.alternates.erase(one.alternates.begin());
-  one.rejected = {{{64, 128, 3, 8}, RejectReason::kIllegal, "needs 260000 bytes of shared memory, the block may have 232448"}};
+  one.rejected = {{{64, 128, 3, 8},
+                   RejectReason::kIllegal,
+                   "needs 260000 bytes of shared memory, the block may have 232448"}};
   one.sm_clock_mhz = 1980;
   one.toolchain = toolchain();
   return one;
@@ -100,7 +104,8 @@ inline Record random_record(std::mt19937_64& random) {
   source.numerics = pick("default", "split64");
   source.HV = number(1, 96);
   source.H = number(1, 96);
-  Record made = record(one.under({source.HV, source.V, default_width_starts(source.HV, source.V, 132)}));
+  Record made =
+      record(one.under({source.HV, source.V, default_width_starts(source.HV, source.V, 132)}));
   const double low = real();
   made.us = {low + 1, low, low + real(), static_cast<int>(number(1, 1000))};
   made.regret = real();

@@ -15,10 +15,10 @@ namespace {
 /// A GPU whose times are known and whose clock is not to be trusted.
 struct NoisyGpu {
   std::map<Config, double> true_us;
-  double sigma = 0.01;          // of each block
-  double drift = 0;             // slow swing of the clock, +- this share
-  double outliers = 0;          // share of blocks that take 1.5 to 4 times as long
-  double slow_mode = 0;         // share of blocks in a mode 12% slower
+  double sigma = 0.01;   // of each block
+  double drift = 0;      // slow swing of the clock, +- this share
+  double outliers = 0;   // share of blocks that take 1.5 to 4 times as long
+  double slow_mode = 0;  // share of blocks in a mode 12% slower
   double block_ms = 5;
 
   std::mt19937_64 random;
@@ -36,18 +36,21 @@ struct NoisyGpu {
     if (share(random) < slow_mode) us *= 1.12;
     return us;
   }
-  Result<Selection> select(const std::vector<Config>& candidates, const SelectOptions& options = {}) {
-    return tuning::select(candidates, [&](const Config& c) { return measure(c); }, {}, [&] { return now_ms; }, options);
+  Result<Selection> select(const std::vector<Config>& candidates,
+                           const SelectOptions& options = {}) {
+    return tuning::select(
+        candidates, [&](const Config& c) { return measure(c); }, {}, [&] { return now_ms; },
+        options);
   }
 };
 
 Config numbered(int i) { return {16 * (1 + i % 4), 32, 2 + (i / 4) % 3, 2 + 2 * (i / 12)}; }
 
 struct Spread {
-  int agree = 0;       // of the repeats, with the commonest pick
-  double worst = 0;    // slowest pick over the best config, minus 1
-  double apart = 0;    // slowest pick over the commonest, minus 1
-  int busy = 0;        // tries that were given up
+  int agree = 0;     // of the repeats, with the commonest pick
+  double worst = 0;  // slowest pick over the best config, minus 1
+  double apart = 0;  // slowest pick over the commonest, minus 1
+  int busy = 0;      // tries that were given up
 };
 
 Spread repeat(const NoisyGpu& gpu, const std::vector<Config>& candidates, int repeats) {
@@ -60,7 +63,8 @@ Spread repeat(const NoisyGpu& gpu, const std::vector<Config>& candidates, int re
     fresh.random.seed(static_cast<std::uint64_t>(1000 + i));
     fresh.now_ms = i * 137.0;
     Result<Selection> selection = fresh.select(candidates);
-    for (int again = 0; again < 2 && selection.ok() && selection->busy; ++again) {  // three tries, as first use has
+    for (int again = 0; again < 2 && selection.ok() && selection->busy;
+         ++again) {  // three tries, as first use has
       ++spread.busy;
       selection = fresh.select(candidates);
     }
@@ -76,7 +80,8 @@ Spread repeat(const NoisyGpu& gpu, const std::vector<Config>& candidates, int re
     }
   }
   for (const auto& [config, count] : picks) {
-    spread.apart = std::max(spread.apart, std::abs(gpu.true_us.at(config) / gpu.true_us.at(commonest) - 1));
+    spread.apart =
+        std::max(spread.apart, std::abs(gpu.true_us.at(config) / gpu.true_us.at(commonest) - 1));
   }
   return spread;
 }
@@ -84,7 +89,8 @@ Spread repeat(const NoisyGpu& gpu, const std::vector<Config>& candidates, int re
 /// Thirty configs over a wide range, as a real key has; the default is 20% off the best.
 NoisyGpu real_key(std::vector<Config>& candidates) {
   NoisyGpu gpu;
-  const double times[] = {48, 40, 41.3, 44, 47, 52, 55, 60, 66, 71, 40.2, 43, 58, 62, 75, 80, 90, 46, 49, 53, 57, 61, 68, 77, 85, 95, 110, 130, 150, 42.5};
+  const double times[] = {48, 40, 41.3, 44, 47, 52, 55, 60, 66, 71, 40.2, 43,  58,  62,  75,
+                          80, 90, 46,   49, 53, 57, 61, 68, 77, 85, 95,   110, 130, 150, 42.5};
   for (int i = 0; i < 30; ++i) {
     candidates.push_back(numbered(i));
     gpu.true_us[candidates.back()] = times[i];
@@ -115,7 +121,8 @@ TEST_CASE("repeated selections agree under drift, outliers and two modes", "[tun
   }
   SECTION("coarse noise") { gpu.sigma = 0.03; }
   const Spread spread = repeat(gpu, candidates, 200);
-  INFO("agree " << spread.agree << " worst " << spread.worst << " apart " << spread.apart << " busy " << spread.busy);
+  INFO("agree " << spread.agree << " worst " << spread.worst << " apart " << spread.apart
+                << " busy " << spread.busy);
   CHECK(spread.agree >= 190);
   CHECK(spread.apart <= 0.02);
   CHECK(spread.worst <= 0.02);
@@ -131,7 +138,8 @@ TEST_CASE("random keys: at least 19 of 20 repeats agree, the rest are within 2%"
     std::vector<Config> candidates;
     for (int i = 0; i < 16; ++i) {
       candidates.push_back(numbered(i));
-      gpu.true_us[candidates.back()] = 40 * (1 + std::uniform_real_distribution<double>(0, 0.8)(random));
+      gpu.true_us[candidates.back()] =
+          40 * (1 + std::uniform_real_distribution<double>(0, 0.8)(random));
     }
     const Spread spread = repeat(gpu, candidates, 20);
     CHECK(spread.apart <= 0.02);
@@ -201,13 +209,14 @@ TEST_CASE("the end of the budget leaves a partial selection", "[tuning]") {
 
 TEST_CASE("candidates that fail or give other bits are recorded, and never win", "[tuning]") {
   NoisyGpu gpu;
-  const Config fallback = numbered(5), wrong = numbered(0), broken = numbered(1), late = numbered(2), good = numbered(3),
-               unsure = numbered(4);
+  const Config fallback = numbered(5), wrong = numbered(0), broken = numbered(1),
+               late = numbered(2), good = numbered(3), unsure = numbered(4);
   gpu.true_us = {{fallback, 40}, {wrong, 10}, {broken, 10}, {late, 10}, {good, 30}, {unsure, 10}};
   int calls_of_late = 0;
   const auto measure = [&](const Config& config) -> Result<double> {
     if (config == broken) return Status(ErrorCode::kCompileFailed, "too many registers");
-    if (config == late && ++calls_of_late > 2) return Status(ErrorCode::kDeviceLost, "illegal address");
+    if (config == late && ++calls_of_late > 2)
+      return Status(ErrorCode::kDeviceLost, "illegal address");
     return gpu.measure(config);
   };
   const auto bits = [&](const Config& config) -> Result<bool> {
@@ -215,7 +224,8 @@ TEST_CASE("candidates that fail or give other bits are recorded, and never win",
     return config != wrong;
   };
   const auto clock = [&] { return gpu.now_ms; };
-  const Result<Selection> selection = select({fallback, wrong, broken, late, good, unsure}, measure, bits, clock, {});
+  const Result<Selection> selection =
+      select({fallback, wrong, broken, late, good, unsure}, measure, bits, clock, {});
   REQUIRE(selection.ok());
   REQUIRE(selection->winner == good);
   std::map<Config, RejectReason> reasons;
@@ -227,13 +237,18 @@ TEST_CASE("candidates that fail or give other bits are recorded, and never win",
   REQUIRE(selection->measured.size() == 2);
   REQUIRE_FALSE(selection->partial);
 
-  const auto lost = [&](const Config&) -> Result<double> { return Status(ErrorCode::kDeviceLost, "gone"); };
+  const auto lost = [&](const Config&) -> Result<double> {
+    return Status(ErrorCode::kDeviceLost, "gone");
+  };
   REQUIRE(select({fallback, good}, lost, {}, clock, {}).status().code() == ErrorCode::kDeviceLost);
   const auto cancelled = [&](const Config& c) -> Result<double> {
     return c == good ? Result<double>(Status(ErrorCode::kCancelled, "stop")) : gpu.measure(c);
   };
-  REQUIRE(select({fallback, good}, cancelled, {}, clock, {}).status().code() == ErrorCode::kCancelled);
-  const auto nonsense = [&](const Config& c) -> Result<double> { return c == good ? Result<double>(std::nan("")) : gpu.measure(c); };
+  REQUIRE(select({fallback, good}, cancelled, {}, clock, {}).status().code() ==
+          ErrorCode::kCancelled);
+  const auto nonsense = [&](const Config& c) -> Result<double> {
+    return c == good ? Result<double>(std::nan("")) : gpu.measure(c);
+  };
   REQUIRE(select({fallback, good}, nonsense, {}, clock, {})->rejected.size() == 1);
 }
 

@@ -19,7 +19,8 @@ TunedFile file_of(std::vector<Record> entries, std::vector<WidthBuckets> widths 
 }
 Record with_points(Record record, std::size_t points) {
   while (record.measured_at.size() < points) {
-    record.measured_at.push_back({record.measured_at.back().sequences + 1, record.measured_at.back().tokens});
+    record.measured_at.push_back(
+        {record.measured_at.back().sequences + 1, record.measured_at.back().tokens});
   }
   return record;
 }
@@ -29,13 +30,16 @@ Record with_points(Record record, std::size_t points) {
 TEST_CASE("a list shows every file and what is wrong with it", "[tuning]") {
   os::MemoryFileSystem files;
   REQUIRE(list_store(files, "/cache")->empty());
-  REQUIRE(import_into_store(files, "/cache", file_of({samples::record(), samples::record(samples::key(1, 1))})).ok());
+  REQUIRE(import_into_store(files, "/cache",
+                            file_of({samples::record(), samples::record(samples::key(1, 1))}))
+              .ok());
   files.put(kDirectory + "/bad.json", "{}");
   files.put(kDirectory + "/old.json.corrupt-12345678", "{}");
   const Result<std::vector<StoreItem>> items = list_store(files, "/cache");
   REQUIRE(items.ok());
   REQUIRE(items->size() == 4);  // two entries, their width buckets, the bad one
-  REQUIRE(std::is_sorted(items->begin(), items->end(), [](const StoreItem& a, const StoreItem& b) { return a.path < b.path; }));
+  REQUIRE(std::is_sorted(items->begin(), items->end(),
+                         [](const StoreItem& a, const StoreItem& b) { return a.path < b.path; }));
   for (const StoreItem& item : *items) {
     const bool bad = says(item.path, "bad.json");
     REQUIRE(item.status.code() == (bad ? ErrorCode::kCorrupt : ErrorCode::kOk));
@@ -78,22 +82,27 @@ TEST_CASE("merging refuses what could not be found afterwards", "[tuning]") {
   foreign.gpu = samples::h100();
   REQUIRE(says(merge({file_of({}), foreign}).status().message(), "different GPU models"));
   const WidthBuckets one{32, 128, {1, 4}}, other{32, 128, {1, 5}};
-  REQUIRE(says(merge({file_of({}, {one}), file_of({}, {other})}).status().message(), "differ between the files"));
+  REQUIRE(says(merge({file_of({}, {one}), file_of({}, {other})}).status().message(),
+               "differ between the files"));
   REQUIRE(merge({file_of({}, {one}), file_of({}, {one})})->width_buckets.size() == 1);
-  REQUIRE(says(merge({file_of({samples::record()}, {one})}).status().message(), "16+ lies in no width bucket"));
+  REQUIRE(says(merge({file_of({samples::record()}, {one})}).status().message(),
+               "16+ lies in no width bucket"));
   REQUIRE_FALSE(merge({}).ok());
 }
 
 TEST_CASE("export and import are inverse, and import replaces buckets", "[tuning]") {
   os::MemoryFileSystem files;
-  const TunedFile original = *merge({file_of({samples::record(), samples::record(samples::key(1, 1)), samples::record(samples::key(2, 600))})});
+  const TunedFile original =
+      *merge({file_of({samples::record(), samples::record(samples::key(1, 1)),
+                       samples::record(samples::key(2, 600))})});
   REQUIRE(*import_into_store(files, "/cache", original) == 3);
   Result<TunedFile> exported = export_store(files, "/cache", samples::h200().directory());
   REQUIRE(exported.ok());
   REQUIRE(exported->entries == original.entries);
   REQUIRE(exported->gpu == original.gpu);
   REQUIRE(export_store(files, "/cache", "cc00").status().code() == ErrorCode::kNotFound);
-  REQUIRE(export_store(files, "/nowhere", samples::h200().directory()).status().code() == ErrorCode::kNotFound);
+  REQUIRE(export_store(files, "/nowhere", samples::h200().directory()).status().code() ==
+          ErrorCode::kNotFound);
 
   // A poorer entry does not replace; other (HV, V) keep their buckets.
   Record partial = samples::record(samples::key(), kA);
@@ -106,7 +115,8 @@ TEST_CASE("export and import are inverse, and import replaces buckets", "[tuning
   const Record in_fresh = samples::record(samples::query(12, 16).under(fresh), kB);
   REQUIRE(*import_into_store(files, "/cache", file_of({in_fresh}, {fresh})) == 1);
   exported = export_store(files, "/cache", samples::h200().directory());
-  REQUIRE(exported->entries == std::vector<Record>{in_fresh});  // the others lie in no bucket any more
+  REQUIRE(exported->entries ==
+          std::vector<Record>{in_fresh});  // the others lie in no bucket any more
   REQUIRE(exported->width_buckets == std::vector<WidthBuckets>{fresh, elsewhere});
 }
 

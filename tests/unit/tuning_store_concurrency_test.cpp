@@ -42,7 +42,8 @@ int work(TunedStore& store, int writer, int rounds) {
     for (const std::int64_t sequences : kCounts) {
       for (const std::int64_t chunks : kChunks) {
         const KeyQuery query = samples::query(sequences, chunks);
-        if (round % 2 == writer % 2) wrong += !store.publish(marked(sequences, chunks, writer)).ok();
+        if (round % 2 == writer % 2)
+          wrong += !store.publish(marked(sequences, chunks, writer)).ok();
         store.forget(store.key_of(query));
         const auto pick = store.find_exact(query, {});
         if (pick) wrong += pick->config.bv != sequences || pick->config.bk != chunks;
@@ -59,7 +60,8 @@ int work(TunedStore& store, int writer, int rounds) {
 TEST_CASE("threads publish into and look up one store", "[tuning][concurrency]") {
   os::MemoryFileSystem files;
   StoreOptions options = options_over(files, "/cache");
-  const std::string shipped = to_json(TunedFile{samples::h200(), {}, {marked(1, 1, 9)}}, Checksum::kWithout);
+  const std::string shipped =
+      to_json(TunedFile{samples::h200(), {}, {marked(1, 1, 9)}}, Checksum::kWithout);
   options.shipped.push_back({"shipped.json", shipped});
   TunedStore store(options);
   std::atomic<int> wrong{0};
@@ -71,7 +73,8 @@ TEST_CASE("threads publish into and look up one store", "[tuning][concurrency]")
   REQUIRE(wrong == 0);
   REQUIRE(store.stats().corrupt_files == 0);
   for (const std::int64_t sequences : kCounts) {
-    for (const std::int64_t chunks : kChunks) REQUIRE(store.find_exact(samples::query(sequences, chunks), {}).has_value());
+    for (const std::int64_t chunks : kChunks)
+      REQUIRE(store.find_exact(samples::query(sequences, chunks), {}).has_value());
   }
 }
 
@@ -97,7 +100,8 @@ TEST_CASE("two processes share a cache directory", "[tuning][concurrency]") {
     REQUIRE(WIFEXITED(state));
     REQUIRE(WEXITSTATUS(state) == 0);
   }
-  const Result<std::vector<StoreItem>> items = list_store(os::posix_file_system(), directory.path());
+  const Result<std::vector<StoreItem>> items =
+      list_store(os::posix_file_system(), directory.path());
   REQUIRE(items.ok());
   REQUIRE(items->size() == 25);
   for (const StoreItem& item : *items) {

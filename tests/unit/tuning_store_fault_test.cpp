@@ -1,5 +1,5 @@
-// Every call to the file system fails once, in turn: the store must serve from memory all the same, and
-// what lies on disk afterwards must be an old entry, a new entry, or nothing.
+// Every call to the file system fails once, in turn: the store must serve from memory all the same,
+// and what lies on disk afterwards must be an old entry, a new entry, or nothing.
 #include <cerrno>
 
 #include "os/memory_file_system.hpp"
@@ -41,7 +41,10 @@ TEST_CASE("publishing survives the failure of any one call", "[tuning][fault]") 
         for (std::int64_t nth = 1; !finished; ++nth) {
           REQUIRE(nth < 200);
           os::MemoryFileSystem files;
-          if (old_is_there) REQUIRE(TunedStore(options_over(files)).publish(samples::record(samples::key(), kOld)).ok());
+          if (old_is_there)
+            REQUIRE(TunedStore(options_over(files))
+                        .publish(samples::record(samples::key(), kOld))
+                        .ok());
           TunedStore store(options_over(files));
           const std::int64_t before = files.calls();
           files.fail_call(nth, error, persist);
@@ -50,7 +53,8 @@ TEST_CASE("publishing survives the failure of any one call", "[tuning][fault]") 
           const auto pick = store.find(samples::query(), {});
           REQUIRE(pick.has_value());
           REQUIRE(pick->config == kNew);
-          REQUIRE((status.ok() || status.code() == ErrorCode::kIoError || status.code() == ErrorCode::kUnsupported));
+          REQUIRE((status.ok() || status.code() == ErrorCode::kIoError ||
+                   status.code() == ErrorCode::kUnsupported));
           if (!status.ok()) REQUIRE(store.stats().publish_errors == 1);
           if (finished) REQUIRE(status.ok());
           files.clear_fault();
@@ -70,8 +74,11 @@ TEST_CASE("looking up survives the failure of any one call", "[tuning][fault]") 
       REQUIRE(nth < 200);
       os::MemoryFileSystem files;
       REQUIRE(TunedStore(options_over(files)).publish(samples::record(samples::key(), kOld)).ok());
-      REQUIRE(TunedStore(options_over(files)).publish(samples::record(samples::key(8, 16), kOld)).ok());
-      if (damaged) files.put("/cache/tuned/" + samples::h200().directory() + "/" + samples::key().file_name(), "junk");
+      REQUIRE(
+          TunedStore(options_over(files)).publish(samples::record(samples::key(8, 16), kOld)).ok());
+      if (damaged)
+        files.put("/cache/tuned/" + samples::h200().directory() + "/" + samples::key().file_name(),
+                  "junk");
       TunedStore store(options_over(files));
       const std::int64_t before = files.calls();
       files.fail_call(nth, EIO);
@@ -96,7 +103,8 @@ TEST_CASE("a crash right after publishing keeps the entry", "[tuning][fault]") {
   }
 }
 
-TEST_CASE("importing and collecting garbage survive the failure of any one call", "[tuning][fault]") {
+TEST_CASE("importing and collecting garbage survive the failure of any one call",
+          "[tuning][fault]") {
   bool finished = false;
   for (std::int64_t nth = 1; !finished; ++nth) {
     REQUIRE(nth < 500);
@@ -105,10 +113,12 @@ TEST_CASE("importing and collecting garbage survive the failure of any one call"
     files.put("/cache/tuned/" + samples::h200().directory() + "/x.json.corrupt-1", "junk");
     const std::int64_t before = files.calls();
     files.fail_call(nth, EIO);
-    const Result<std::int64_t> written = import_into_store(files, "/cache", TunedFile{samples::h200(), {}, {samples::record(samples::key(), kNew)}});
+    const Result<std::int64_t> written = import_into_store(
+        files, "/cache", TunedFile{samples::h200(), {}, {samples::record(samples::key(), kNew)}});
     const Result<GcResult> collected = collect_garbage(files, "/cache", -1, 0);
     finished = files.calls() - before < nth;
-    if (finished) REQUIRE((written.ok() && *written == 1 && collected.ok() && collected->removed_files == 1));
+    if (finished)
+      REQUIRE((written.ok() && *written == 1 && collected.ok() && collected->removed_files == 1));
     files.clear_fault();
     check_disk(files, true);
   }

@@ -28,8 +28,10 @@ struct Bench {
     options.warn = [this](const std::string& line) { warnings.push_back(line); };
     texts.reserve(8);
   }
-  void ship(const GpuFacts& gpu, std::vector<Record> entries, std::vector<WidthBuckets> widths = {}) {
-    texts.push_back(to_json(TunedFile{gpu, std::move(widths), std::move(entries)}, Checksum::kWithout));
+  void ship(const GpuFacts& gpu, std::vector<Record> entries,
+            std::vector<WidthBuckets> widths = {}) {
+    texts.push_back(
+        to_json(TunedFile{gpu, std::move(widths), std::move(entries)}, Checksum::kWithout));
     options.shipped.push_back({"shipped.json", texts.back()});
   }
   void pack(const std::string& dir, const std::vector<Record>& entries) {
@@ -39,13 +41,15 @@ struct Bench {
   }
 };
 
-Record changed(const Config& config, const std::function<void(ShapeKey&)>& change, std::int64_t n = 16, std::int64_t chunks = 16) {
+Record changed(const Config& config, const std::function<void(ShapeKey&)>& change,
+               std::int64_t n = 16, std::int64_t chunks = 16) {
   ShapeKey key = samples::key(n, chunks);
   change(key);
   return samples::record(key, config);
 }
 Record plain(const Config& config, std::int64_t n = 16, std::int64_t chunks = 16) {
-  return changed(config, [](ShapeKey&) {}, n, chunks);
+  return changed(
+      config, [](ShapeKey&) {}, n, chunks);
 }
 
 }  // namespace
@@ -84,14 +88,36 @@ TEST_CASE("the declared order is walked step by step", "[tuning]") {
   };
   const std::vector<Step> steps = {
       {plain(kA, 8, 16), PickSource::kNeighbourWidth},
-      {changed(kB, [](ShapeKey& k) { k.optional = {"h"}; }, 16, 200), PickSource::kNeighbourChunks},
+      {changed(
+           kB, [](ShapeKey& k) { k.optional = {"h"}; }, 16, 200),
+       PickSource::kNeighbourChunks},
       {plain(kC, 16, 200), PickSource::kNeighbourChunks},
       {plain(kA, 16, 5), PickSource::kNeighbourChunks},  // 16 chunks: twice 8, a quarter of 65
-      {changed(kB, [](ShapeKey& k) { k.dtype = DType::kF16; k.packed = true; }), PickSource::kOtherDtype},
+      {changed(kB,
+               [](ShapeKey& k) {
+                 k.dtype = DType::kF16;
+                 k.packed = true;
+               }),
+       PickSource::kOtherDtype},
       {changed(kC, [](ShapeKey& k) { k.dtype = DType::kF16; }), PickSource::kOtherDtype},
-      {changed(kA, [](ShapeKey& k) { k.packed = true; k.index = "i64"; k.pool = "h0+ht"; k.gate = "g+gk"; }), PickSource::kOtherOptionalSet},
-      {changed(kB, [](ShapeKey& k) { k.optional = {"h", "v_new"}; }), PickSource::kOtherOptionalSet},
-      {changed(kC, [](ShapeKey& k) { k.optional = {"h", "h0", "v_new"}; }), PickSource::kOtherOptionalSet},
+      {changed(kA,
+               [](ShapeKey& k) {
+                 k.packed = true;
+                 k.index = "i64";
+                 k.pool = "h0+ht";
+                 k.gate = "g+gk";
+               }),
+       PickSource::kOtherOptionalSet},
+      {changed(kB,
+               [](ShapeKey& k) {
+                 k.optional = {"h", "v_new"};
+               }),
+       PickSource::kOtherOptionalSet},
+      {changed(kC,
+               [](ShapeKey& k) {
+                 k.optional = {"h", "h0", "v_new"};
+               }),
+       PickSource::kOtherOptionalSet},
       {plain(kA), PickSource::kExact}};
   Bench bench;
   bench.ship(samples::h100(), {plain(kC)});
@@ -110,13 +136,22 @@ TEST_CASE("the declared order is walked step by step", "[tuning]") {
 
 TEST_CASE("what changes the code beyond the steps never serves", "[tuning]") {
   const std::vector<std::function<void(ShapeKey&)>> changes = {
-      [](ShapeKey& k) { k.kernel = "other"; },     [](ShapeKey& k) { k.kernel_revision = 2; },
-      [](ShapeKey& k) { k.space = "0"; },          [](ShapeKey& k) { k.dtype = DType::kF32; },
-      [](ShapeKey& k) { k.K = 64; },               [](ShapeKey& k) { k.V = 64; },
-      [](ShapeKey& k) { k.BT = 16; },              [](ShapeKey& k) { k.layout = StateLayout::kVK; },
-      [](ShapeKey& k) { k.alignment = 2; },        [](ShapeKey& k) { k.numerics = "split64"; },
-      [](ShapeKey& k) { k.H = 8; },                [](ShapeKey& k) { k.HV = 64; },
-      [](ShapeKey& k) { k.chunks = chunk_class(1); }, [](ShapeKey& k) { k.sequences = {1, 1}; }};
+      [](ShapeKey& k) { k.kernel = "other"; },
+      [](ShapeKey& k) { k.kernel_revision = 2; },
+      [](ShapeKey& k) { k.space = "0"; },
+      [](ShapeKey& k) { k.dtype = DType::kF32; },
+      [](ShapeKey& k) { k.K = 64; },
+      [](ShapeKey& k) { k.V = 64; },
+      [](ShapeKey& k) { k.BT = 16; },
+      [](ShapeKey& k) { k.layout = StateLayout::kVK; },
+      [](ShapeKey& k) { k.alignment = 2; },
+      [](ShapeKey& k) { k.numerics = "split64"; },
+      [](ShapeKey& k) { k.H = 8; },
+      [](ShapeKey& k) { k.HV = 64; },
+      [](ShapeKey& k) { k.chunks = chunk_class(1); },
+      [](ShapeKey& k) {
+        k.sequences = {1, 1};
+      }};
   Bench bench;
   TunedStore store(bench.options);
   for (const auto& change : changes) {
@@ -139,13 +174,17 @@ TEST_CASE("cache, packs and shipped files are asked in turn", "[tuning]") {
     REQUIRE(store.find(samples::query(2, 2), {})->layer == "pack:/pack2");
     REQUIRE(store.find(samples::query(1, 1), {})->layer == "shipped:shipped.json");
     // An exact entry of the last layer goes before a neighbour of the first.
-    REQUIRE(store.publish(changed(kC, [](ShapeKey& k) { k.optional = {"h"}; }, 1, 1)).ok());
+    REQUIRE(store
+                .publish(changed(
+                    kC, [](ShapeKey& k) { k.optional = {"h"}; }, 1, 1))
+                .ok());
     REQUIRE(store.find(samples::query(1, 1), {})->source == PickSource::kExact);
     REQUIRE(store.publish(plain(kC)).ok());
     REQUIRE(store.find(samples::query(), {})->layer == "cache");
   }
   // Packs are never written to.
-  REQUIRE_FALSE(bench.files.exists("/pack1/tuned/" + samples::h200().directory() + "/" + samples::key(1, 1).file_name()));
+  REQUIRE_FALSE(bench.files.exists("/pack1/tuned/" + samples::h200().directory() + "/" +
+                                   samples::key(1, 1).file_name()));
 }
 
 TEST_CASE("each layer cuts N by its own buckets", "[tuning]") {
@@ -182,7 +221,8 @@ TEST_CASE("an illegal pick falls to its alternates, then to the next step", "[tu
   REQUIRE(second->alternate == 2);
   REQUIRE(second->config == exact.alternates[1].config);
   REQUIRE(second->source == PickSource::kExact);
-  const auto neighbour = store.find(samples::query(), [&](const Config& c) { return c == kC ? Status() : unsupported("no"); });
+  const auto neighbour = store.find(
+      samples::query(), [&](const Config& c) { return c == kC ? Status() : unsupported("no"); });
   REQUIRE(neighbour->source == PickSource::kNeighbourWidth);
   REQUIRE_FALSE(store.find(samples::query(), up_to(8)).has_value());
 }
@@ -192,11 +232,15 @@ TEST_CASE("the likest foreign GPU is nearest", "[tuning]") {
   GpuFacts small = samples::h100();
   small.sm_count = 60;
   bench.ship(samples::a100(), {plain(kA)});
-  bench.ship(small, {samples::record(samples::query().under({32, 128, default_width_starts(32, 128, 60)}), kB)});
+  bench.ship(small, {samples::record(
+                        samples::query().under({32, 128, default_width_starts(32, 128, 60)}), kB)});
   bench.ship(samples::h100(), {plain(kC)});
   TunedStore store(bench.options);
   REQUIRE(store.find(samples::query(), {})->config == kC);
-  REQUIRE(store.find(samples::query(), [](const Config& c) { return c == kB ? Status() : unsupported("no"); })->config == kB);
+  REQUIRE(store
+              .find(samples::query(),
+                    [](const Config& c) { return c == kB ? Status() : unsupported("no"); })
+              ->config == kB);
   REQUIRE_FALSE(store.find_exact(samples::query(), {}).has_value());
 }
 
@@ -293,8 +337,10 @@ TEST_CASE("a damaged file is set aside in the cache and skipped in a pack", "[tu
   damage(text.substr(0, text.size() / 2));
   damage("");
   damage(text.replace(text.find("\"bv\":64"), 7, "\"bv\":32"));
-  damage(to_json(TunedFile{samples::h100(), {}, {samples::record()}}, Checksum::kWith));  // of another GPU
-  damage(to_json(TunedFile{samples::h200(), {}, {plain(kA, 1, 1)}}, Checksum::kWith));    // of another key
+  damage(to_json(TunedFile{samples::h100(), {}, {samples::record()}},
+                 Checksum::kWith));  // of another GPU
+  damage(to_json(TunedFile{samples::h200(), {}, {plain(kA, 1, 1)}},
+                 Checksum::kWith));  // of another key
   damage(to_json(TunedFile{samples::h200(), {}, {}}, Checksum::kWith));
   int aside = 0;
   const Result<std::vector<std::string>> left = bench.files.list_directory(directory);
