@@ -266,6 +266,9 @@ int run_bench(Session& session, const BenchOptions& options) {
     if (!read.ok()) return session.fail(kExitUsage, read.status().with_context(options.peer_json));
     peers = std::move(*read);
   }
+  for (const std::string& path : {options.out, options.csv, options.svg, options.html}) {
+    if (const Status status = check_writable(path); !status.ok()) return session.fail(kExitEnvironment, status);
+  }
   Result<Gpu> gpu = open_gpu(session, options.engine);
   if (!gpu.ok()) return session.fail(kExitEnvironment, gpu.status());
   if (options.serve) return serve(session, *gpu, options, forced);
@@ -293,7 +296,7 @@ int run_bench(Session& session, const BenchOptions& options) {
     }
   }
   Json document = {{"schema", "scanjit-bench/1"}};
-  for (auto& [name, value] : provenance(session, gpu->internals).items()) document[name] = value;
+  document.update(provenance(session, gpu->internals));
   document["l2"] = options.l2;
   Json list = Json::array();
   for (const BenchRow& row : rows) list.push_back(row_json(row));

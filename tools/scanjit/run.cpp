@@ -1,7 +1,5 @@
 // scanjit run: one op on the tensors of a safetensors file.
 
-#include <unistd.h>
-
 #include <memory>
 #include <ostream>
 
@@ -27,13 +25,6 @@ struct RunOptions {
   bool check = false;
   EngineOptions engine;
 };
-
-// Before an hour of work: can the result be written at all?
-Status check_writable(const std::string& path) {
-  const std::string folder = os::parent_path(path);
-  if (access(folder.c_str(), W_OK) == 0) return {};
-  return os::system_error(errno, "write to the folder", folder);
-}
 
 int make_example(Session& session, const RunOptions& options) {
   const Result<tuning::Shape> shape = parse_shape(options.op, options.shape.empty() ? "N=2,T=200,H=2,HV=4" : options.shape);

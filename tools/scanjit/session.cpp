@@ -1,7 +1,13 @@
 #include "session.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <mutex>
 #include <ostream>
+
+#include "os/file_system.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -83,6 +89,15 @@ int exit_of(ErrorCode code) noexcept {
     case ErrorCode::kCancelled: return kExitEnvironment;
   }
   return kExitFailed;
+}
+
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const std::string folder = os::parent_path(path);
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return os::system_error(EISDIR, "write", path);
+  if (access(folder.c_str(), W_OK) == 0) return {};
+  return os::system_error(errno, "write to the folder", folder);
 }
 
 std::string shell_line(const std::vector<std::string>& arguments) {

@@ -53,6 +53,10 @@ struct Session {
 /// compiler found (kCompileFailed, kInternal), 3 for everything that the machine lacks or refuses.
 [[nodiscard]] int exit_of(ErrorCode code) noexcept;
 
+/// Ok if a file can be put at `path` ("": nothing is to be written): asked before the work, so that an hour
+/// of it is not lost. Errors: kIoError.
+[[nodiscard]] Status check_writable(const std::string& path);
+
 /// Arguments as a line that a shell reads back as the same arguments.
 [[nodiscard]] std::string shell_line(const std::vector<std::string>& arguments);
 

@@ -348,13 +348,6 @@ Status write_outputs(const TuneOptions& options, const Fleet& fleet, const std::
   return {};
 }
 
-Status check_writable(const std::string& path) {
-  if (path.empty()) return {};
-  const std::string folder = os::parent_path(path);
-  if (access(folder.c_str(), W_OK) == 0) return {};
-  return os::system_error(errno, "write to the folder", folder);
-}
-
 int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet, const std::vector<Job>& jobs, const Status& publish_error,
                 const Status& written) {
   std::int64_t tuned = 0, resumed = 0, failed = 0;
