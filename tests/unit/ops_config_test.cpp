@@ -85,10 +85,19 @@ TEST_CASE("a device without room has no config", "[ops]") {
 }
 
 TEST_CASE("the heuristic is narrow where blocks are few and wider where they are many", "[ops]") {
-  // BV 32 if N * HV * V/32 <= 132.
-  CHECK(made(layer(1, 4096))->heuristic(h200())->bv == 32);
-  CHECK(made(layer(16, 1024))->heuristic(h200())->bv == 64);
-  CHECK(made(layer(64, 1024))->heuristic(h200())->bv == 64);
+  const ops::DeviceLimits limits = h200();
+  for (const std::int64_t HV : {2, 4, 8, 16, 32, 48}) {
+    for (const std::int64_t N : {1, 2, 4, 8, 16, 32}) {
+      GatedDeltaHProblem problem = layer(N, 4096);
+      problem.H = 2;
+      problem.HV = HV;
+      const auto config = made(problem)->heuristic(limits);
+      REQUIRE(config.ok());
+      INFO("N " << N << " HV " << HV << ": " << to_string(*config));
+      if (N * HV * 128 / 32 <= 132) CHECK(config->bv <= 32);
+      else CHECK(config->bv >= 64);
+    }
+  }
 }
 
 TEST_CASE("the prefix stage runs for many packed sequences with h and no offsets given", "[ops]") {

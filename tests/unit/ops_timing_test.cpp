@@ -42,7 +42,7 @@ TEST_CASE("a problem is timed whole where it fits, else on fewer chunks of as ma
     CHECK(whole->tokens_per_sequence() == 4096);
     const std::int64_t all = total_bytes(*whole);
     std::int64_t last = 4096;
-    for (const std::int64_t limit : {all - 1, all / 2, all / 10, all / 50}) {
+    for (const std::int64_t limit : {all - 1, all / 2, all / 5, all / 15}) {
       const auto part = op->for_timing(limit);
       REQUIRE(part != nullptr);
       CHECK(total_bytes(*part) <= limit);

@@ -1,0 +1,153 @@
+#pragma once
+// An engine without a GPU, a disk or a compiler: a fake driver, files in memory, and a pack that holds
+// made-up machine code for every config.
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "engine/internals.hpp"
+#include "jit/binary_cache.hpp"
+#include "ops_samples.hpp"
+#include "os/memory_file_system.hpp"
+#include "support/catch.hpp"
+#include "support/fake_driver.hpp"
+
+namespace scanjit::test {
+
+/// Small enough that synthetic tensors cost nothing.
+inline GatedDeltaHProblem small_layer(std::int64_t N = 2, std::int64_t T = 128) {
+  GatedDeltaHProblem p = layer(N, T);
+  p.H = 1;
+  p.HV = 2;
+  p.K = 64;
+  p.V = 64;
+  return p;
+}
+
+class EngineWorld {
+ public:
+  FakeDriver driver{2};
+  os::MemoryFileSystem files;
+  engine::KernelLoader loader;
+  std::vector<std::string> lines;  // of the log
+  EngineOptions options;
+  Environment environment;
+  std::string shortlists = R"({"schema": "scanjit-shortlists/1", "lists": []})";
+  std::vector<tuning::ShippedText> shipped;
+
+  EngineWorld() {
+    environment.home = "/home/user";
+    environment.scanjit_nvrtc_library = "/nowhere/libnvrtc.so";
+    options.cache_dir = "/cache";
+    options.pack_dirs = {"/pack"};
+    options.log = [this](LogLevel, const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines.push_back(line);
+    };
+  }
+
+  engine::Parts parts() {
+    engine::Parts parts;
+    parts.api = &driver.api();
+    parts.files = &files;
+    parts.clock = &os::steady_clock();
+    parts.loader = &loader;
+    parts.environment = environment;
+    parts.shipped = shipped;
+    parts.shortlists = shortlists;
+    return parts;
+  }
+
+  Result<Engine> engine() { return engine::create_engine(options, parts()); }
+
+  ops::DeviceLimits limits() {
+    const auto facts = cuda::device_facts(driver.api(), 0, nullptr);
+    REQUIRE(facts.ok());
+    return engine::limits_of(*facts);
+  }
+
+  /// Machine code of every legal config of a problem.
+  void stock(const GatedDeltaHProblem& problem) {
+    const auto op = made(problem);
+    REQUIRE(op != nullptr);
+    for (const Config& config : op->space().all()) {
+      if (op->legal(config, limits()).ok()) stock(problem, config);
+    }
+  }
+  void stock(const GatedDeltaHProblem& problem, const Config& config) {
+    jit::KernelProviderOptions provider_options;
+    const auto provider = jit::KernelProvider::create(provider_options, files);
+    REQUIRE(provider.ok());
+    for (const jit::KernelSource& source : made(problem)->kernels(config)) {
+      jit::StoredBinary binary;
+      binary.source_id = *(*provider)->source_id(source, "sm_90a");
+      binary.binary_id = jit::make_binary_id(binary.source_id, "13.0.88 made up");
+      binary.entry = source.entry;
+      binary.arch = "sm_90a";
+      binary.nvrtc = "13.0.88";
+      binary.cubin = "no machine code";
+      files.put("/pack/bin/" + binary.binary_id + ".cubin", jit::encode_binary(binary));
+    }
+  }
+
+  /// A shortlist of these configs for every source class.
+  void shortlist(const std::vector<Config>& configs) {
+    engine::Shortlists list({{"gated_delta_h", made(small_layer())->key_query().key.kernel_revision, "sm_90a", "any", configs}});
+    shortlists = list.to_json();
+  }
+
+  /// Launches of `config` take `us`, others 10.
+  void set_time(const GatedDeltaHProblem& problem, const Config& config, double us) {
+    const auto source = made(problem)->stages(config).back().source;
+    times_[{static_cast<unsigned>(source.threads), static_cast<unsigned>(source.smem_bytes)}] = us;
+    driver.set_launch_time([this](const FakeLaunch& launch) {
+      const auto found = times_.find({launch.block[0], launch.smem_bytes});
+      return found == times_.end() ? 10.0 : found->second;
+    });
+  }
+
+  /// Nothing of ours is left on this thread.
+  void check_thread_clean(std::size_t depth) const {
+    CHECK(driver.context_depth() == depth);
+    CHECK(driver.capture_mode() == cuda::CU_STREAM_CAPTURE_MODE_GLOBAL);
+  }
+
+  /// The same after one call failed: only that call itself may be missing. Repairs what it left.
+  void check_thread_after_fault(std::size_t depth) {
+    const std::size_t now = driver.context_depth();
+    CHECK((now == depth || now == depth + 1));
+    driver.clear_faults();
+    for (std::size_t extra = depth; extra < now; ++extra) {
+      cuda::CUcontext popped = nullptr;
+      driver.api().cuCtxPopCurrent(&popped);
+    }
+    cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    driver.api().cuThreadExchangeStreamCaptureMode(&mode);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<unsigned, unsigned>, double> times_;
+};
+
+/// A context that is current while this lives.
+class CurrentContext {
+ public:
+  explicit CurrentContext(FakeDriver& driver, int device = 0) : api_(driver.api()) {
+    REQUIRE(api_.cuCtxCreate(&context_, 0, device) == cuda::CUDA_SUCCESS);
+  }
+  ~CurrentContext() { api_.cuCtxDestroy(context_); }
+  [[nodiscard]] cuda::CUcontext get() const { return context_; }
+  [[nodiscard]] cuda::CUstream stream() {
+    cuda::CUstream made = nullptr;
+    REQUIRE(api_.cuStreamCreateWithPriority(&made, cuda::CU_STREAM_NON_BLOCKING, 0) == cuda::CUDA_SUCCESS);
+    return made;
+  }
+
+ private:
+  const cuda::DriverApi& api_;
+  cuda::CUcontext context_ = nullptr;
+};
+
+}  // namespace scanjit::test
