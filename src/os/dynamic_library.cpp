@@ -8,9 +8,13 @@
 namespace scanjit::os {
 namespace {
 
-std::string last_error() {
+/// Why the last dlopen of this thread failed; the loader begins with the name, which we say
+/// ourselves.
+std::string last_error(const std::string& name) {
   const char* text = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc and musl
-  return text == nullptr ? "the loader gives no reason" : text;
+  if (text == nullptr) return "the loader gives no reason";
+  const std::string reason = text;
+  return reason.starts_with(name + ": ") ? reason.substr(name.size() + 2) : reason;
 }
 
 class SystemLibrary final : public DynamicLibrary {
@@ -34,7 +38,7 @@ class SystemLoader final : public LibraryLoader {
   [[nodiscard]] Result<std::shared_ptr<DynamicLibrary>> open(const std::string& name) override {
     if (name.empty()) return invalid_argument("the name of a library is empty");
     void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) return not_found("cannot open " + name + ": " + last_error(), name);
+    if (handle == nullptr) return not_found("cannot open " + name + ": " + last_error(name), name);
     const link_map* map = nullptr;
     std::string path = name;
     if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr &&
