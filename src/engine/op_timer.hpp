@@ -26,7 +26,7 @@ struct OpTimerOptions {
   double block_us = 2000;          ///< GPU time of one timed block, at least one launch
   /// Unload each kernel at the end (which synchronises): for tools that time many.
   bool unload = false;
-  std::int64_t compare_limit = 64 << 20;  ///< bytes of each output that `bits_equal` looks at
+  std::int64_t compare_limit = 4 << 20;  ///< bytes of each output that `bits_equal` looks at, spread over it
 };
 
 /// One problem's timer. Not thread-safe; must be made, used and destroyed on one thread, whose current

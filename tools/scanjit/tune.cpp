@@ -62,6 +62,10 @@ std::string short_key(const tuning::ShapeKey& key) {
          tuning::to_string(key.sequences) + ", chunks " + tuning::to_string(key.chunks);
 }
 
+// Corners of a key's box that would take more than 1/32 of the memory are drawn in: a launch long enough to
+// time well, and filling and comparing it takes no longer than timing it.
+constexpr std::int64_t kPointShare = 32;
+
 // What the run needs of every GPU: all are of one model, the first one's stores are written to.
 struct Fleet {
   std::vector<int> devices;
@@ -221,7 +225,7 @@ class Tuning {
   Status tune_job(TuneWorker& worker, Job& job) {
     if (resume(job)) return {};
     SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> all, ops::candidates(*job.problem, fleet_.limits));
-    const std::vector<tuning::MeasuredPoint> points = points_of(job, fleet_.internals->facts.total_bytes / 2);
+    const std::vector<tuning::MeasuredPoint> points = points_of(job, fleet_.internals->facts.total_bytes / kPointShare);
     if (points.empty()) return invalid_argument("there is nothing to time: every sequence is empty");
     TuneAnswer answer;
     job.state = "tuned";

@@ -29,6 +29,8 @@ const Json* member(const Json& object, const char* name) {
   return found == object.end() ? nullptr : &*found;
 }
 
+constexpr int kMostRounds = 21;  // what two dozen rounds cannot tell apart differs by no more than the noise
+
 Result<tuning::MeasuredPoint> point_from(const Json& json, const std::string& line) {
   const Json *sequences = member(json, "sequences"), *tokens = member(json, "tokens");
   if (sequences == nullptr || tokens == nullptr || !sequences->is_number_integer() || !tokens->is_number_integer()) return bad_line(line);
@@ -52,6 +54,7 @@ Result<TuneAnswer> run_request(Gpu& gpu, const TuneRequest& request, const std::
   engine::TuneKeyOptions options;
   SCANJIT_ASSIGN_OR_RETURN(options.timer.scratch_limit, usable_memory(gpu));
   options.timer.unload = true;
+  options.select.max_rounds = kMostRounds;
   options.select.budget_ms = request.budget_ms;
   options.progress = step;
   TuneAnswer answer;
