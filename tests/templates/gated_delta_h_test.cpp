@@ -32,6 +32,8 @@ ops::DeviceLimits limits_of_cc(int major, int minor) {
   gpu.compute_major = major;
   gpu.compute_minor = minor;
   gpu.sm_count = 100;
+  const bool datacenter = minor == 0 && major < 12;
+  gpu.smem_optin_bytes = !datacenter ? 101376 : major == 8 ? 166912 : 232448;
   return ops::limits_of(gpu);
 }
 
