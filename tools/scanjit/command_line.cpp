@@ -1,12 +1,16 @@
 #include "command_line.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <new>
+#include <optional>
 #include <ostream>
 
 #include "commands.hpp"
 #include "engine/internals.hpp"
 #include "flags.hpp"
+#include "terminal.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -25,6 +29,38 @@ constexpr const char* kFooter =
     "failed, 2 usage or a bad input file, 3 the environment (no GPU, unwritable output).\n"
     "'scanjit COMMAND --help' shows a command's flags and an example.";
 
+constexpr std::size_t kHelpWidth = 100, kHelpColumn = 34;
+
+// CLI11's own help, with descriptions wrapped and without the names of checks and of flags that exclude each
+// other: those say themselves what is wrong.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    // The parent indents what follows a line end.
+    std::string text = wrapped(option->get_description(), kHelpWidth - kHelpColumn, 0);
+    if (!option->get_default_str().empty() && option->get_option_text().empty()) {
+      text = wrapped(option->get_description() + " (default: " + option->get_default_str() + ")", kHelpWidth - kHelpColumn, 0);
+    }
+    return text;
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string type = option->get_type_name();
+    type = type.substr(0, type.find(':'));  // "N:POSITIVE": the check's name
+    return type.empty() || option->get_type_size() == 0 ? "" : " " + type;
+  }
+};
+
+// A word in the command's place that is no command.
+std::optional<std::string> unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.size() < 2 || arguments[1].empty() || arguments[1][0] == '-') return std::nullopt;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == arguments[1]) return std::nullopt;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  return "unknown command '" + arguments[1] + "': there are " + known;
+}
+
 int parse_and_run(Session& session) {
   CLI::App app(kAbout, "scanjit");
   app.footer(kFooter);
@@ -33,7 +69,13 @@ int parse_and_run(Session& session) {
   const std::vector<Command> commands = {add_tune(app, session),    add_prewarm(app, session), add_run(app, session),
                                          add_bench(app, session),   add_verify(app, session),  add_inspect(app, session),
                                          add_cache(app, session),   add_doctor(app, session)};
-  for (CLI::App* command : app.get_subcommands({})) command->get_formatter()->column_width(34);
+  const auto help = std::make_shared<Help>();
+  help->column_width(kHelpColumn);
+  const std::function<void(CLI::App&)> set_help = [&](CLI::App& some) {
+    some.formatter(help);
+    for (CLI::App* command : some.get_subcommands({})) set_help(*command);
+  };
+  set_help(app);
   try {
     std::vector<std::string> reversed(session.arguments.begin() + (session.arguments.empty() ? 0 : 1),
                                       session.arguments.end());
@@ -45,6 +87,7 @@ int parse_and_run(Session& session) {
     }
     const auto& given = session.arguments;
     session.json = session.json || std::find(given.begin(), given.end(), "--json") != given.end();
+    if (const auto unknown = unknown_command(app, given)) return session.fail(kExitUsage, invalid_argument(*unknown));
     std::string command = "scanjit";
     for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
     return session.fail(kExitUsage, invalid_argument(std::string(error.what()) + " (see '" + command + " --help')"));

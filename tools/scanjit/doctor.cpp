@@ -37,6 +37,8 @@ const char* word(Grade grade) {
   return "";
 }
 
+constexpr std::size_t kWidth = 100, kTextColumn = 22;
+
 // Compute capability 8.0 is where the templates begin.
 constexpr int kOldestMajor = 8;
 
@@ -221,11 +223,13 @@ int run_doctor(Session& session, const EngineOptions& options) {
   session.out << "scanjit " << engine::version() << '\n';
   for (const Finding& finding : result.findings) {
     std::string subject = finding.subject;
-    subject.resize(13, ' ');
+    subject.resize(kTextColumn - 9, ' ');
     std::string grade = word(finding.grade);
     grade.resize(9, ' ');
-    session.out << grade << subject << printable(finding.text) << '\n';
-    if (!finding.fix.empty()) session.out << std::string(22, ' ') << "-> " << finding.fix << '\n';
+    session.out << grade << subject << wrapped(printable(finding.text), kWidth, kTextColumn) << '\n';
+    if (!finding.fix.empty()) {
+      session.out << std::string(kTextColumn, ' ') << "-> " << wrapped(finding.fix, kWidth, kTextColumn + 3) << '\n';
+    }
   }
   session.out << (result.usable_gpu ? "This machine can compile, tune and run."
                                     : "This machine cannot run kernels: there is no usable GPU.")

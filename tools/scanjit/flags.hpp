@@ -43,8 +43,9 @@ inline CLI::Option* add_op(CLI::App& app, std::string& op) {
 inline void add_shapes_flag(CLI::App& app, ShapeFlags& flags) {
   app.add_option("--shapes", flags.file, "Shape file (JSON), or the name of a built-in map")->type_name("FILE");
   app.add_option("--shape", flags.shapes,
-                 "One shape, as N=16,T=1024,H=16,HV=32,K=128,V=128,BT=64,dtype=bf16,gate=g,"
-                 "optional=h+h0+ht+v_new,packed=false; what is left out has these values (N 1). May be repeated")
+                 "One shape, as N=16,T=1024,HV=32. Left out are N=1, T=1024, H=16, HV=2H (H if H is given), K=128, "
+                 "V=128, BT=64, dtype=bf16, gate=g (none, gk, g+gk), optional=h+h0+ht+v_new, packed=false. May be "
+                 "repeated")
       ->type_name("NAME=VALUE,...")
       ->allow_extra_args(false);
 }

@@ -196,7 +196,7 @@ Command add_inspect(CLI::App& parent, Session& session) {
                             ->type_name("CONFIG");
   app->add_flag("--all", options->all, "Every legal config")->excludes(config);
   app->add_option("--shape", options->shape,
-                  "The problem, as N=16,T=1024,H=16,HV=32,K=128,V=128,BT=64,dtype=bf16,gate=g,optional=h+h0+ht+v_new")
+                  "The problem, as N=16,T=1024,HV=32; fields and what is left out as in 'scanjit bench --help'")
       ->type_name("NAME=VALUE,...");
   app->add_option("--arch", options->arch, "Architecture to compile for")->type_name("ARCH")->capture_default_str();
   CLI::Option* source = app->add_flag("--source", options->source, "Print the generated CUDA source and compile nothing");

@@ -16,7 +16,8 @@ std::string trespass_text(const char* name, const reference::Trespass& trespass)
          " elements were written that the definition leaves alone, the first is element " + std::to_string(trespass.first);
 }
 
-void append(std::string* text, const std::string& more) {
+void append(std::string* text, std::string more) {
+  more.erase(more.find_last_not_of("; ") + 1);
   if (more.empty()) return;
   if (!text->empty()) *text += "; ";
   *text += more;
@@ -43,7 +44,7 @@ Verdict Judge::judge(const DeviceCase::Outputs& got) const {
   verdict.pure = reference::compare(p, *decoded, pure_);
   verdict.rounding = reference::compare(p, *decoded, rounding_);
   verdict.mistrusted = verdict.pure.h.mistrusted() || verdict.pure.v_new.mistrusted() || verdict.pure.ht.mistrusted();
-  verdict.failure = reference::failures(problem_->inputs, gates_, *decoded, pure_, rounding_);
+  append(&verdict.failure, reference::failures(problem_->inputs, gates_, *decoded, pure_, rounding_));
   if (p.has_h) append(&verdict.failure, trespass_text("h", reference::trespass_h(p, rounding_, problem_->h, got.h)));
   if (p.has_v_new) append(&verdict.failure, trespass_text("v_new", reference::trespass_v_new(p, rounding_, problem_->v_new, got.v_new)));
   if (p.has_ht) append(&verdict.failure, trespass_text("ht", reference::trespass_ht(p, rounding_, problem_->ht, got.ht)));
@@ -58,7 +59,9 @@ Result<std::vector<std::pair<std::string, std::string>>> Judge::negative_control
   for (const auto& [name, variant] : mistakes) {
     SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHOutputs wrong,
                              reference::gated_delta_h(problem_->inputs, {Precision::kRounding, variant, 0}));
-    results.emplace_back(name, reference::failures(problem_->inputs, gates_, wrong, pure_, rounding_));
+    std::string failure;
+    append(&failure, reference::failures(problem_->inputs, gates_, wrong, pure_, rounding_));
+    results.emplace_back(name, std::move(failure));
   }
   return results;
 }

@@ -125,6 +125,43 @@ void Progress::show(bool now) {
   }
 }
 
+std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
+  std::string out, word;
+  std::size_t column = indent;
+  bool line_has_word = false;
+  const auto flush = [&] {
+    if (word.empty()) return;
+    const std::size_t length = width_of(word);
+    if (line_has_word && column + 1 + length > width) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+      line_has_word = false;
+    }
+    if (line_has_word) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += length;
+    line_has_word = true;
+    word.clear();
+  };
+  for (const char c : text) {
+    if (c != ' ' && c != '\n') {
+      word += c;
+      continue;
+    }
+    flush();
+    if (c == '\n') {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+      line_has_word = false;
+    }
+  }
+  flush();
+  return out;
+}
+
 std::string figures(double value) {
   const double size = std::fabs(value);
   const int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;

@@ -59,6 +59,10 @@ class Progress {
   bool on_screen_ = false;
 };
 
+/// Words of `text` in lines of at most `width` cells; lines after the first begin with `indent` blanks. What
+/// is longer than a line stays whole. Line ends in the text stay.
+[[nodiscard]] std::string wrapped(const std::string& text, std::size_t width, std::size_t indent);
+
 /// "12.34", with as many digits as make four figures: 0.6712, 12.34, 1234.
 [[nodiscard]] std::string figures(double value);
 /// "4.2%"; with its sign if `sign`.

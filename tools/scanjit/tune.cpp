@@ -108,7 +108,8 @@ Result<Fleet> open_fleet(Session& session, const TuneOptions& options) {
     }
   }
   fleet.limits = engine::limits_of(fleet.internals->facts);
-  SCANJIT_ASSIGN_OR_RETURN(fleet.nvrtc, fleet.internals->provider->toolchain());
+  // Without NVRTC what a cache or pack holds can still be timed.
+  if (const Result<std::string> nvrtc = fleet.internals->provider->toolchain(); nvrtc.ok()) fleet.nvrtc = *nvrtc;
   return fleet;
 }
 
@@ -518,7 +519,7 @@ int run_tune(Session& session, const TuneOptions& options) {
     if (static_cast<std::int64_t>(i) % shard.count == shard.index) mine.push_back(std::move(jobs[i]));
   }
   session.err << "scanjit: " << mine.size() << (options.find_buckets ? " shapes" : " keys") << " on " << fleet->devices.size() << " x "
-              << fleet->internals->facts.name << ", NVRTC " << fleet->nvrtc << std::endl;
+              << fleet->internals->facts.name << (fleet->nvrtc.empty() ? ", without NVRTC" : ", NVRTC " + fleet->nvrtc) << std::endl;
 
   Status publish_error;
   {
