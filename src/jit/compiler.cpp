@@ -20,11 +20,18 @@ bool is_real_arch(std::string_view arch) {
          std::all_of(arch.begin(), arch.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+// From 12.9 on NVRTC has a cache of its own in the driver's folder. A hit there brings machine code
+// without the assembler's statistics, and our cache keeps the code anyway.
+bool has_own_cache(const cuda::NvrtcApi& nvrtc) {
+  return nvrtc.major > 12 || (nvrtc.major == 12 && nvrtc.minor >= 9);
+}
+
 Result<cuda::NvrtcOutput> run_nvrtc(const cuda::NvrtcApi& nvrtc, const TemplateStore& templates,
                                     const KernelSource& kernel, const std::string& arch,
                                     cuda::NvrtcTarget target) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source, generate_source(kernel));
-  SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> options, compile_options(arch));
+  SCANJIT_ASSIGN_OR_RETURN(std::vector<std::string> options, compile_options(arch));
+  if (has_own_cache(nvrtc)) options.emplace_back("--no-cache");
   SCANJIT_ASSIGN_OR_RETURN(std::vector<TemplateFile> files,
                            templates.closure(kernel.template_file));
   std::vector<cuda::NvrtcHeader> headers;
