@@ -94,10 +94,10 @@ echo "gpu_check: compute-sanitizer: $sanitizer"
 rows="$work/rows" missed=0 total=0
 touch "$rows"
 if $with_figures; then
-  arguments=()
+  arguments=(--seconds 200)
   if $quick; then arguments+=(--quick); fi
   if [ -n "$figures_out" ]; then arguments+=(--out "$figures_out"); fi
-  timeout -k 5 280 "$figures" ${arguments[@]+"${arguments[@]}"} >"$rows" 2>"$work/figures.log" ||
+  timeout -k 5 280 "$figures" "${arguments[@]}" >"$rows" 2>"$work/figures.log" ||
     { status=$?; [ $status -eq 1 ] || echo "gpu_check: the figures ended with status $status: $(tail -n 1 "$work/figures.log")"; }
   total="$(grep -c '^{' "$rows")" missed="$(grep -c '"ok":false' "$rows")"
 fi

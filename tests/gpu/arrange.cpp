@@ -40,8 +40,9 @@ std::int64_t slot_of(const std::vector<std::int64_t>& indices, std::int64_t n) {
 }
 
 template <class T>
-void copy_rows(const std::vector<T>& from, std::int64_t from_stride, const std::vector<Span>& from_spans,
-               std::vector<T>* to, std::int64_t to_stride, const std::vector<Span>& to_spans, std::int64_t row) {
+void copy_rows(const std::vector<T>& from, std::int64_t from_stride,
+               const std::vector<Span>& from_spans, std::vector<T>* to, std::int64_t to_stride,
+               const std::vector<Span>& to_spans, std::int64_t row) {
   if (to->empty()) return;
   for (std::size_t n = 0; n < from_spans.size(); ++n) {
     for (std::int64_t t = 0; t < from_spans[n].tokens; ++t) {
@@ -53,7 +54,8 @@ void copy_rows(const std::vector<T>& from, std::int64_t from_stride, const std::
 
 }  // namespace
 
-std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& in, const RunResult& result) {
+std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& in,
+                                        const RunResult& result) {
   const GatedDeltaHProblem& p = in.problem;
   const reference::GatedDeltaHSizes s = reference::sizes_of(p).value();
   std::vector<SequenceBits> all;
@@ -63,13 +65,15 @@ std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& in, 
     const auto take_state = [&](const auto& tensor, std::int64_t base, auto emit) {
       for (std::int64_t head = 0; head < p.HV; ++head) {
         for (std::int64_t key = 0; key < p.K; ++key) {
-          for (std::int64_t v = 0; v < p.V; ++v) emit(tensor[at(base + head * s.state + state_place(p, key, v))]);
+          for (std::int64_t v = 0; v < p.V; ++v)
+            emit(tensor[at(base + head * s.state + state_place(p, key, v))]);
         }
       }
     };
     if (p.has_h) {
       for (std::int64_t c = 0; c < (span.tokens + p.BT - 1) / p.BT; ++c) {
-        take_state(result.h, (span.first_chunk + c) * p.HV * s.state, [&](std::uint16_t x) { bits.h.push_back(x); });
+        take_state(result.h, (span.first_chunk + c) * p.HV * s.state,
+                   [&](std::uint16_t x) { bits.h.push_back(x); });
       }
     }
     if (p.has_v_new) {
@@ -80,7 +84,8 @@ std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& in, 
     }
     const std::int64_t slot = slot_of(in.ht_indices, n);
     if (p.has_ht && slot >= 0) {
-      take_state(result.ht, slot * s.ht_slot_stride, [&](float x) { bits.ht.push_back(std::bit_cast<std::uint32_t>(x)); });
+      take_state(result.ht, slot * s.ht_slot_stride,
+                 [&](float x) { bits.ht.push_back(std::bit_cast<std::uint32_t>(x)); });
     }
     all.push_back(std::move(bits));
     ++n;
@@ -88,7 +93,8 @@ std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& in, 
   return all;
 }
 
-Result<reference::GatedDeltaHInputs> rearranged(const reference::GatedDeltaHInputs& from, const GatedDeltaHProblem& to,
+Result<reference::GatedDeltaHInputs> rearranged(const reference::GatedDeltaHInputs& from,
+                                                const GatedDeltaHProblem& to,
                                                 const std::vector<std::int64_t>& h0_indices,
                                                 const std::vector<std::int64_t>& ht_indices) {
   constexpr std::uint16_t kNaN16 = 0x7fff;
@@ -101,7 +107,8 @@ Result<reference::GatedDeltaHInputs> rearranged(const reference::GatedDeltaHInpu
   out.problem = to;
   if (to.packed) {
     out.cu_seqlens.push_back(0);
-    for (const Span& span : from_spans) out.cu_seqlens.push_back(out.cu_seqlens.back() + span.tokens);
+    for (const Span& span : from_spans)
+      out.cu_seqlens.push_back(out.cu_seqlens.back() + span.tokens);
   }
   out.h0_indices = h0_indices;
   out.ht_indices = ht_indices;
@@ -139,7 +146,8 @@ Result<reference::GatedDeltaHInputs> rearranged(const reference::GatedDeltaHInpu
   return out;
 }
 
-Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& from, std::int64_t n, bool packed) {
+Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& from, std::int64_t n,
+                                           bool packed) {
   const Span span = spans_of(from)[at(n)];
   SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes s, reference::sizes_of(from.problem));
   reference::GatedDeltaHInputs out;
@@ -154,7 +162,8 @@ Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& f
   if (packed) out.cu_seqlens = {0, span.tokens};
   const auto rows = [&](const auto& tensor, std::int64_t stride, auto* to) {
     if (tensor.empty()) return;
-    to->assign(tensor.begin() + span.begin * stride, tensor.begin() + (span.begin + span.tokens) * stride);
+    to->assign(tensor.begin() + span.begin * stride,
+               tensor.begin() + (span.begin + span.tokens) * stride);
   };
   rows(from.k, s.k_stride, &out.k);
   rows(from.w, s.w_stride, &out.w);
@@ -162,7 +171,8 @@ Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& f
   rows(from.g, s.g_stride, &out.g);
   rows(from.gk, s.gk_stride, &out.gk);
   if (!from.h0.empty()) {
-    out.h0.assign(from.h0.begin() + n * s.h0_slot_stride, from.h0.begin() + (n + 1) * s.h0_slot_stride);
+    out.h0.assign(from.h0.begin() + n * s.h0_slot_stride,
+                  from.h0.begin() + (n + 1) * s.h0_slot_stride);
   }
   return out;
 }

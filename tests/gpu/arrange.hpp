@@ -19,17 +19,19 @@ struct SequenceBits {
 };
 
 /// Every sequence's outputs. A sequence whose ht slot is -1 has none. Lengths must be good.
-[[nodiscard]] std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& inputs, const RunResult& result);
+[[nodiscard]] std::vector<SequenceBits> sequence_bits(const reference::GatedDeltaHInputs& inputs,
+                                                      const RunResult& result);
 
-/// The inputs of `from` laid out as `to` says: strides, layout, packing, pools. `to` must have the same
-/// widths, heads, BT, types and lengths (dense: all lengths T). Slots: those given, else n. What no
-/// kernel may use is NaN.
-[[nodiscard]] Result<reference::GatedDeltaHInputs> rearranged(const reference::GatedDeltaHInputs& from,
-                                                              const GatedDeltaHProblem& to,
-                                                              const std::vector<std::int64_t>& h0_indices = {},
-                                                              const std::vector<std::int64_t>& ht_indices = {});
+/// The inputs of `from` laid out as `to` says: strides, layout, packing, pools. `to` must have the
+/// same widths, heads, BT, types and lengths (dense: all lengths T). Slots: those given, else n.
+/// What no kernel may use is NaN.
+[[nodiscard]] Result<reference::GatedDeltaHInputs> rearranged(
+    const reference::GatedDeltaHInputs& from, const GatedDeltaHProblem& to,
+    const std::vector<std::int64_t>& h0_indices = {},
+    const std::vector<std::int64_t>& ht_indices = {});
 
 /// Sequence n of `from` alone: packed with N = 1, or dense with B = 1. `from` has no pools.
-[[nodiscard]] Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& from, std::int64_t n, bool packed);
+[[nodiscard]] Result<reference::GatedDeltaHInputs> alone(const reference::GatedDeltaHInputs& from,
+                                                         std::int64_t n, bool packed);
 
 }  // namespace scanjit::test

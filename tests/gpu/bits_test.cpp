@@ -1,5 +1,6 @@
-// The same sequences in every arrangement: alone or packed among others, dense, with strides, in pools, in
-// the other layout, at odd addresses, in place, twice. The bits of a sequence never change.
+// The same sequences in every arrangement: alone or packed among others, dense, with strides, in
+// pools, in the other layout, at odd addresses, in place, twice. The bits of a sequence never
+// change.
 
 #include <algorithm>
 #include <functional>
@@ -37,7 +38,8 @@ GatedDeltaHProblem packed_problem(const Widths& widths, const std::vector<std::i
   return p;
 }
 
-reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p, const std::vector<std::int64_t>& lengths) {
+reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p,
+                                       const std::vector<std::int64_t>& lengths) {
   reference::GeneratorOptions generator;
   generator.gates = reference::GateSet::kSlow;
   generator.lengths = p.packed ? lengths : std::vector<std::int64_t>{};
@@ -53,11 +55,13 @@ std::vector<std::optional<Config>> some_configs(Gpu& gpu, const GatedDeltaHProbl
 
 std::int64_t compared_sequences = 0;
 
-void check_same(const std::string& what, const std::vector<SequenceBits>& wanted, const std::vector<SequenceBits>& got) {
+void check_same(const std::string& what, const std::vector<SequenceBits>& wanted,
+                const std::vector<SequenceBits>& got) {
   REQUIRE(wanted.size() == got.size());
   for (std::size_t n = 0; n < wanted.size(); ++n) {
-    INFO(what << ", sequence " << n << ": h differs in " << differing(wanted[n].h, got[n].h) << ", v_new in "
-              << differing(wanted[n].v_new, got[n].v_new) << ", ht in " << differing(wanted[n].ht, got[n].ht) << " elements");
+    INFO(what << ", sequence " << n << ": h differs in " << differing(wanted[n].h, got[n].h)
+              << ", v_new in " << differing(wanted[n].v_new, got[n].v_new) << ", ht in "
+              << differing(wanted[n].ht, got[n].ht) << " elements");
     CHECK(wanted[n] == got[n]);
     ++compared_sequences;
   }
@@ -68,33 +72,38 @@ void check_same(const std::string& what, const std::vector<SequenceBits>& wanted
 TEST_CASE("A sequence's bits do not depend on what is packed beside it", "[gpu][bits_alone]") {
   SCANJIT_TEST_GPU(gpu);
   const std::vector<std::int64_t> lengths = {1, 63, 64, 0, 65, 200, 517, 129};
-  for (const Widths& widths : {Widths{}, Widths{DType::kF16, 1, 3, 96, 200, 32, true, true}, Widths{DType::kBf16, 2, 2, 33, 17, 16, false, true}}) {
+  for (const Widths& widths : {Widths{}, Widths{DType::kF16, 1, 3, 96, 200, 32, true, true},
+                               Widths{DType::kBf16, 2, 2, 33, 17, 16, false, true}}) {
     const GatedDeltaHProblem p = packed_problem(widths, lengths);
     const reference::GatedDeltaHInputs inputs = inputs_of(p, lengths);
     std::vector<SequenceBits> wanted;
     for (const std::optional<Config>& config : some_configs(gpu, p)) {
       RunOptions options;
       options.config = config;
-      const std::vector<SequenceBits> together = sequence_bits(inputs, must(run(gpu, inputs, options)));
+      const std::vector<SequenceBits> together =
+          sequence_bits(inputs, must(run(gpu, inputs, options)));
       if (wanted.empty()) wanted = together;
       check_same("packed, another config", wanted, together);
       for (const bool packed : {true, false}) {
         for (std::int64_t n = 0; n < p.sequences; ++n) {
           const reference::GatedDeltaHInputs one = must(alone(inputs, n, packed));
           const std::vector<SequenceBits> bits = sequence_bits(one, must(run(gpu, one, options)));
-          check_same(std::string("alone, ") + (packed ? "packed" : "dense") + ", K=" + std::to_string(p.K),
-                     {wanted[static_cast<std::size_t>(n)]}, bits);
+          check_same(
+              std::string("alone, ") + (packed ? "packed" : "dense") + ", K=" + std::to_string(p.K),
+              {wanted[static_cast<std::size_t>(n)]}, bits);
         }
       }
     }
   }
-  report_counts("{\"what\":\"bits_alone\",\"compared\":" + std::to_string(compared_sequences) + "}");
+  report_counts("{\"what\":\"bits_alone\",\"compared\":" + std::to_string(compared_sequences) +
+                "}");
 }
 
 TEST_CASE("A sequence's bits do not depend on how tensors lie", "[gpu][bits_arranged]") {
   SCANJIT_TEST_GPU(gpu);
   const std::vector<std::int64_t> lengths = {130, 130, 130};
-  for (const Widths& widths : {Widths{}, Widths{DType::kF16, 2, 4, 64, 64, 64, true, true}, Widths{DType::kBf16, 1, 2, 100, 72, 32, true, false}}) {
+  for (const Widths& widths : {Widths{}, Widths{DType::kF16, 2, 4, 64, 64, 64, true, true},
+                               Widths{DType::kBf16, 1, 2, 100, 72, 32, true, false}}) {
     const GatedDeltaHProblem p = packed_problem(widths, lengths);
     const reference::GatedDeltaHInputs inputs = inputs_of(p, lengths);
     for (const std::optional<Config>& config : some_configs(gpu, p)) {
@@ -102,15 +111,19 @@ TEST_CASE("A sequence's bits do not depend on how tensors lie", "[gpu][bits_arra
       options.config = config;
       const RunResult first = must(run(gpu, inputs, options));
       const std::vector<SequenceBits> wanted = sequence_bits(inputs, first);
-      const auto check = [&](const std::string& what, const GatedDeltaHProblem& problem, const RunOptions& how,
-                             const std::vector<std::int64_t>& h0_indices = {}, const std::vector<std::int64_t>& ht_indices = {}) {
-        const reference::GatedDeltaHInputs arranged = must(rearranged(inputs, problem, h0_indices, ht_indices));
+      const auto check = [&](const std::string& what, const GatedDeltaHProblem& problem,
+                             const RunOptions& how,
+                             const std::vector<std::int64_t>& h0_indices = {},
+                             const std::vector<std::int64_t>& ht_indices = {}) {
+        const reference::GatedDeltaHInputs arranged =
+            must(rearranged(inputs, problem, h0_indices, ht_indices));
         RunOptions with = how;
-        // A config that the other arrangement does not allow (an unaligned path may need more room) is the
-        // engine's own there.
+        // A config that the other arrangement does not allow (an unaligned path may need more room)
+        // is the engine's own there.
         if (with.config) {
           const std::vector<Config> legal = must(legal_configs(gpu, problem));
-          if (std::find(legal.begin(), legal.end(), *with.config) == legal.end()) with.config.reset();
+          if (std::find(legal.begin(), legal.end(), *with.config) == legal.end())
+            with.config.reset();
         }
         check_same(what, wanted, sequence_bits(arranged, must(run(gpu, arranged, with))));
       };
@@ -165,7 +178,8 @@ TEST_CASE("A sequence's bits do not depend on how tensors lie", "[gpu][bits_arra
       check("ht in place of h0 and v_new in place of u", p, in_place);
     }
   }
-  report_counts("{\"what\":\"bits_arranged\",\"compared\":" + std::to_string(compared_sequences) + "}");
+  report_counts("{\"what\":\"bits_arranged\",\"compared\":" + std::to_string(compared_sequences) +
+                "}");
 }
 
 TEST_CASE("Leaving out outputs changes no bit of the others", "[gpu][bits_optional]") {
@@ -186,7 +200,8 @@ TEST_CASE("Leaving out outputs changes no bit of the others", "[gpu][bits_option
       if (!fewer.has_ht) bits.ht.clear();
     }
     const reference::GatedDeltaHInputs arranged = must(rearranged(inputs, fewer));
-    check_same("outputs " + std::to_string(set), expected, sequence_bits(arranged, must(run(gpu, arranged, {}))));
+    check_same("outputs " + std::to_string(set), expected,
+               sequence_bits(arranged, must(run(gpu, arranged, {}))));
   }
 }
 

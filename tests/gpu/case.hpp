@@ -33,7 +33,7 @@ inline void must(const Status& status) {
 }  // namespace scanjit::test
 
 /// The GPU as `gpu`; without one the case ends here, and CTest counts it as skipped.
-#define SCANJIT_TEST_GPU(gpu)                                             \
+#define SCANJIT_TEST_GPU(gpu)                                                 \
   ::scanjit::test::Gpu* const gpu##_or_null = ::scanjit::test::gpu_or_skip(); \
-  if (gpu##_or_null == nullptr) return;                                   \
+  if (gpu##_or_null == nullptr) return;                                       \
   ::scanjit::test::Gpu& gpu = *gpu##_or_null

@@ -1,5 +1,5 @@
-// The kernels built with random delays around every barrier (Cfg::PERTURB): an order that only happens to
-// hold at full speed breaks here, where the bits of a thousand runs are compared.
+// The kernels built with random delays around every barrier (Cfg::PERTURB): an order that only
+// happens to hold at full speed breaks here, where the bits of a thousand runs are compared.
 
 #include <algorithm>
 #include <string>
@@ -19,18 +19,23 @@ struct DelayedKernel {
   CUfunction function = nullptr;
 };
 Result<DelayedKernel> delayed_kernel(Gpu& gpu, const ops::GatedDeltaH& op, const Config& config) {
-  SCANJIT_ASSIGN_OR_RETURN(Engine* engine, gpu.engine());
+  SCANJIT_ASSIGN_OR_RETURN(Engine * engine, gpu.engine());
   engine::Internals& internals = engine::internals(*engine);
   std::vector<ops::Stage> stages = op.stages(config);
-  if (stages.size() != 1) return internal_error("the scan has " + std::to_string(stages.size()) + " stages; this test knows one");
+  if (stages.size() != 1)
+    return internal_error("the scan has " + std::to_string(stages.size()) +
+                          " stages; this test knows one");
   DelayedKernel kernel{std::move(stages.front())};
-  const auto constant = std::find_if(kernel.stage.source.constants.begin(), kernel.stage.source.constants.end(),
-                                     [](const jit::Constant& c) { return c.name == "PERTURB"; });
-  if (constant == kernel.stage.source.constants.end()) return not_found("the kernel has no constant PERTURB");
+  const auto constant =
+      std::find_if(kernel.stage.source.constants.begin(), kernel.stage.source.constants.end(),
+                   [](const jit::Constant& c) { return c.name == "PERTURB"; });
+  if (constant == kernel.stage.source.constants.end())
+    return not_found("the kernel has no constant PERTURB");
   constant->value = 1;
   SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(gpu.api(), gpu.context()));
   SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> loaded,
-                           internals.parts.loader->load(gpu.api(), context, *internals.provider, kernel.stage.source, gpu.facts().arch));
+                           internals.parts.loader->load(gpu.api(), context, *internals.provider,
+                                                        kernel.stage.source, gpu.facts().arch));
   kernel.function = loaded->function;
   return kernel;
 }
@@ -52,24 +57,30 @@ TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
   const RunResult wanted = must(run(gpu, inputs, {}));
   const std::shared_ptr<const ops::GatedDeltaH> op = must(ops::GatedDeltaH::make(p));
 
+  // One config in four, of all kinds.
   const std::vector<Config> legal = must(legal_configs(gpu, p));
-  const auto configs = static_cast<std::int64_t>(legal.size());
-  const std::int64_t repeats = std::max<std::int64_t>(1, number_from_environment("SCANJIT_GPU_DELAY_RUNS", 1000) / configs);
+  std::vector<Config> some;
+  for (std::size_t i = 0; i < legal.size(); i += 4) some.push_back(legal[i]);
+  const auto configs = static_cast<std::int64_t>(some.size());
+  const std::int64_t repeats =
+      std::max<std::int64_t>(1, number_from_environment("SCANJIT_GPU_DELAY_RUNS", 1000) / configs);
   const RunOptions options;
   DeviceTensors tensors = must(DeviceTensors::make(gpu, inputs, options));
   ops::StageParams params;
   op->fill_params(0, ops::GatedDeltaH::addresses(tensors.args(), {}), params);
   void* arguments[] = {params.bytes.data()};
   std::int64_t runs = 0, different = 0;
-  for (const Config& config : legal) {
+  for (const Config& config : some) {
     const DelayedKernel kernel = must(delayed_kernel(gpu, *op, config));
     for (std::int64_t repeat = 0; repeat < repeats; ++repeat) {
       must(tensors.poison_outputs());
-      must(cuda::check(gpu.api(),
-                       gpu.api().cuLaunchKernel(kernel.function, static_cast<unsigned>(kernel.stage.grid), 1, 1,
-                                                static_cast<unsigned>(kernel.stage.source.threads), 1, 1,
-                                                static_cast<unsigned>(kernel.stage.source.smem_bytes), gpu.stream(), arguments, nullptr),
-                       "cuLaunchKernel"));
+      must(cuda::check(
+          gpu.api(),
+          gpu.api().cuLaunchKernel(kernel.function, static_cast<unsigned>(kernel.stage.grid), 1, 1,
+                                   static_cast<unsigned>(kernel.stage.source.threads), 1, 1,
+                                   static_cast<unsigned>(kernel.stage.source.smem_bytes),
+                                   gpu.stream(), arguments, nullptr),
+          "cuLaunchKernel"));
       must(gpu.synchronize());
       ++runs;
       RunResult got;
@@ -82,8 +93,8 @@ TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
       if (!difference.empty() && ++different % 3 == 0) break;
     }
   }
-  report_counts("{\"what\":\"delays\",\"configs\":" + std::to_string(configs) + ",\"runs\":" + std::to_string(runs) +
-                ",\"different\":" + std::to_string(different) + "}");
+  report_counts("{\"what\":\"delays\",\"configs\":" + std::to_string(configs) + ",\"runs\":" +
+                std::to_string(runs) + ",\"different\":" + std::to_string(different) + "}");
 }
 
 }  // namespace scanjit::test

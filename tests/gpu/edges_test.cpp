@@ -1,4 +1,5 @@
-// The edges: lengths and indices that lie, many and empty sequences, captured launches, bad arguments.
+// The edges: lengths and indices that lie, many and empty sequences, captured launches, bad
+// arguments.
 
 #include <algorithm>
 #include <limits>
@@ -25,7 +26,8 @@ GatedDeltaHProblem packed_problem(std::int64_t sequences, std::int64_t tokens) {
   return p;
 }
 
-reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p, const std::vector<std::int64_t>& lengths,
+reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p,
+                                       const std::vector<std::int64_t>& lengths,
                                        std::uint64_t seed = 31) {
   reference::GeneratorOptions generator;
   generator.lengths = lengths;
@@ -33,10 +35,10 @@ reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p, const std::v
   return must(reference::generate(p, generator));
 }
 
-/// Runs with guard bytes and with unmapped pages on both sides; all must agree with the oracle, whose
-/// status word must be `status`.
-void check_run(Gpu& gpu, const std::string& what, const reference::GatedDeltaHInputs& inputs, std::uint32_t status,
-               const RunOptions& base = {}) {
+/// Runs with guard bytes and with unmapped pages on both sides; all must agree with the oracle,
+/// whose status word must be `status`.
+void check_run(Gpu& gpu, const std::string& what, const reference::GatedDeltaHInputs& inputs,
+               std::uint32_t status, const RunOptions& base = {}) {
   const Oracles oracles = must(oracles_of(inputs, 0));
   INFO(what);
   CHECK(oracles.pure.status == status);
@@ -52,9 +54,11 @@ void check_run(Gpu& gpu, const std::string& what, const reference::GatedDeltaHIn
 
 }  // namespace
 
-TEST_CASE("Lengths and indices that lie on the device stay inside the tensors", "[gpu][device_lengths]") {
+TEST_CASE("Lengths and indices that lie on the device stay inside the tensors",
+          "[gpu][device_lengths]") {
   SCANJIT_TEST_GPU(gpu);
-  constexpr std::int64_t kMost32 = std::numeric_limits<std::int32_t>::max(), kMost64 = std::numeric_limits<std::int64_t>::max() / 2;
+  constexpr std::int64_t kMost32 = std::numeric_limits<std::int32_t>::max(),
+                         kMost64 = std::numeric_limits<std::int64_t>::max() / 2;
   SECTION("lengths") {
     // Few sequences add their chunks up in the kernel, many in a stage of their own.
     for (const std::int64_t count : {5, 100}) {
@@ -75,12 +79,16 @@ TEST_CASE("Lengths and indices that lie on the device stay inside the tensors", 
           for (const std::int64_t value : {std::int64_t{-1}, -most, tokens + 1, most}) {
             reference::GatedDeltaHInputs bad = good;
             bad.cu_seqlens[static_cast<std::size_t>(entry)] = value;
-            check_run(gpu, "entry " + std::to_string(entry) + " of " + std::to_string(count) + " is " + std::to_string(value), bad, 1);
+            check_run(gpu,
+                      "entry " + std::to_string(entry) + " of " + std::to_string(count) + " is " +
+                          std::to_string(value),
+                      bad, 1);
           }
         }
         // Every length wrong: nothing is written at all.
         reference::GatedDeltaHInputs all_bad = good;
-        for (std::size_t n = 0; n < all_bad.cu_seqlens.size(); ++n) all_bad.cu_seqlens[n] = n % 2 == 0 ? most : -most;
+        for (std::size_t n = 0; n < all_bad.cu_seqlens.size(); ++n)
+          all_bad.cu_seqlens[n] = n % 2 == 0 ? most : -most;
         check_run(gpu, "all lengths wrong", all_bad, 1);
       }
     }
@@ -96,7 +104,8 @@ TEST_CASE("Lengths and indices that lie on the device stay inside the tensors", 
       p.index_type = type;
       const std::int64_t most = type == IndexType::kInt32 ? kMost32 : kMost64;
       reference::GatedDeltaHInputs inputs = inputs_of(p, lengths);
-      const auto check = [&](const std::vector<std::int64_t>& h0, const std::vector<std::int64_t>& ht, std::uint32_t status) {
+      const auto check = [&](const std::vector<std::int64_t>& h0,
+                             const std::vector<std::int64_t>& ht, std::uint32_t status) {
         inputs.h0_indices = h0;
         inputs.ht_indices = ht;
         check_run(gpu, "slots", inputs, status);
@@ -142,7 +151,8 @@ TEST_CASE("A hundred thousand sequences launch", "[gpu][many_sequences]") {
   p.has_h = true;
   const reference::GatedDeltaHInputs packed = inputs_of(p, lengths);
   const RunResult result = must(run(gpu, packed, {}));
-  const std::string what = wrong(packed, reference::GateSet::kStrong, result, must(oracles_of(packed, 0)));
+  const std::string what =
+      wrong(packed, reference::GateSet::kStrong, result, must(oracles_of(packed, 0)));
   INFO(what);
   CHECK(what.empty());
 
@@ -152,15 +162,20 @@ TEST_CASE("A hundred thousand sequences launch", "[gpu][many_sequences]") {
   dense.B = kMany;
   dense.T = 1;
   const reference::GatedDeltaHInputs rows = inputs_of(dense, {});
-  const std::string dense_what = wrong(rows, reference::GateSet::kStrong, must(run(gpu, rows, {})), must(oracles_of(rows, 0)));
+  const std::string dense_what =
+      wrong(rows, reference::GateSet::kStrong, must(run(gpu, rows, {})), must(oracles_of(rows, 0)));
   INFO(dense_what);
   CHECK(dense_what.empty());
 }
 
 TEST_CASE("Empty sequences copy their state, and nothing is nothing", "[gpu][empty]") {
   SCANJIT_TEST_GPU(gpu);
-  SECTION("some empty") { check_run(gpu, "some empty", inputs_of(packed_problem(5, 66), {0, 65, 0, 0, 1}), 0); }
-  SECTION("all empty") { check_run(gpu, "all empty", inputs_of(packed_problem(3, 0), {0, 0, 0}), 0); }
+  SECTION("some empty") {
+    check_run(gpu, "some empty", inputs_of(packed_problem(5, 66), {0, 65, 0, 0, 1}), 0);
+  }
+  SECTION("all empty") {
+    check_run(gpu, "all empty", inputs_of(packed_problem(3, 0), {0, 0, 0}), 0);
+  }
   SECTION("all empty, without h0") {
     GatedDeltaHProblem p = packed_problem(3, 0);
     p.has_h0 = false;
@@ -184,7 +199,8 @@ TEST_CASE("Empty sequences copy their state, and nothing is nothing", "[gpu][emp
 
 TEST_CASE("A captured launch follows the lengths and slots on the device", "[gpu][captured]") {
   SCANJIT_TEST_GPU(gpu);
-  for (const std::int64_t count : {std::int64_t{3}, std::int64_t{70}}) {  // without and with the offsets stage
+  for (const std::int64_t count :
+       {std::int64_t{3}, std::int64_t{70}}) {  // without and with the offsets stage
     std::vector<std::int64_t> first(static_cast<std::size_t>(count), 1), second = first;
     first[0] = second[1] = 200;
     const std::int64_t tokens = count - 1 + 200;
@@ -197,20 +213,25 @@ TEST_CASE("A captured launch follows the lengths and slots on the device", "[gpu
     const RunOptions options;
     DeviceTensors tensors = must(DeviceTensors::make(gpu, a, options));
     const Plan plan = must(plan_for(gpu, p, std::nullopt));
-    GuardedBuffer memory = must(GuardedBuffer::make(gpu, plan.workspace_bytes() + 512, Guard::kBytes));
+    GuardedBuffer memory =
+        must(GuardedBuffer::make(gpu, plan.workspace_bytes() + 512, Guard::kBytes));
     Workspace workspace;
     if (plan.workspace_bytes() > 0) {
-      workspace.data = reinterpret_cast<void*>((static_cast<std::uintptr_t>(memory.address()) + 255) / 256 * 256);
+      workspace.data = reinterpret_cast<void*>(
+          (static_cast<std::uintptr_t>(memory.address()) + 255) / 256 * 256);
       workspace.bytes = plan.workspace_bytes();
     }
     const cuda::DriverApi& api = gpu.api();
     cuda::CUgraph graph = nullptr;
     cuda::CUgraphExec exec = nullptr;
-    must(cuda::check(api, api.cuStreamBeginCapture(gpu.stream(), cuda::CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture"));
+    must(cuda::check(api,
+                     api.cuStreamBeginCapture(gpu.stream(), cuda::CU_STREAM_CAPTURE_MODE_GLOBAL),
+                     "cuStreamBeginCapture"));
     const Status launched = plan.launch(tensors.args(), workspace, gpu.stream());
     must(cuda::check(api, api.cuStreamEndCapture(gpu.stream(), &graph), "cuStreamEndCapture"));
     must(launched);
-    must(cuda::check(api, api.cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiateWithFlags"));
+    must(cuda::check(api, api.cuGraphInstantiateWithFlags(&exec, graph, 0),
+                     "cuGraphInstantiateWithFlags"));
     for (const reference::GatedDeltaHInputs* inputs : {&a, &b, &a}) {
       must(tensors.k.upload(inputs->k));
       must(tensors.w.upload(inputs->w));
@@ -231,8 +252,10 @@ TEST_CASE("A captured launch follows the lengths and slots on the device", "[gpu
       result.v_new = must(tensors.v_new.download_as<std::uint16_t>());
       result.ht = must(tensors.ht.download_as<float>());
       must(tensors.status.download(&result.status, 4));
-      const std::string what = wrong(*inputs, reference::GateSet::kStrong, result, must(oracles_of(*inputs, 0)));
-      INFO("replay with " << (inputs == &b ? "the second" : "the first") << " lengths of " << count << " sequences: " << what);
+      const std::string what =
+          wrong(*inputs, reference::GateSet::kStrong, result, must(oracles_of(*inputs, 0)));
+      INFO("replay with " << (inputs == &b ? "the second" : "the first") << " lengths of " << count
+                          << " sequences: " << what);
       CHECK(what.empty());
     }
     api.cuGraphExecDestroy(exec);
@@ -270,10 +293,12 @@ TEST_CASE("Bad arguments are refused before anything is launched", "[gpu][bad_ar
     const RunOptions options;
     DeviceTensors tensors = must(DeviceTensors::make(gpu, inputs, options));
     const Plan plan = must(engine.plan(p));
-    GuardedBuffer memory = must(GuardedBuffer::make(gpu, plan.workspace_bytes() + 512, Guard::kBytes));
+    GuardedBuffer memory =
+        must(GuardedBuffer::make(gpu, plan.workspace_bytes() + 512, Guard::kBytes));
     Workspace workspace;
     if (plan.workspace_bytes() > 0) {
-      workspace.data = reinterpret_cast<void*>((static_cast<std::uintptr_t>(memory.address()) + 255) / 256 * 256);
+      workspace.data = reinterpret_cast<void*>(
+          (static_cast<std::uintptr_t>(memory.address()) + 255) / 256 * 256);
       workspace.bytes = plan.workspace_bytes();
     }
     const auto refused = [&](const char* what, const auto& change) {
@@ -290,8 +315,11 @@ TEST_CASE("Bad arguments are refused before anything is launched", "[gpu][bad_ar
     refused("no ht", [](GatedDeltaHArgs& a) { a.ht = nullptr; });
     refused("gk that the problem has not", [](GatedDeltaHArgs& a) { a.gk = a.g; });
     refused("odd k", [](GatedDeltaHArgs& a) { a.k = static_cast<const char*>(a.k) + 1; });
-    refused("odd ht", [](GatedDeltaHArgs& a) { a.ht = reinterpret_cast<float*>(reinterpret_cast<char*>(a.ht) + 2); });
-    refused("k on an element, where 16 bytes were promised", [](GatedDeltaHArgs& a) { a.k = static_cast<const char*>(a.k) + 2; });
+    refused("odd ht", [](GatedDeltaHArgs& a) {
+      a.ht = reinterpret_cast<float*>(reinterpret_cast<char*>(a.ht) + 2);
+    });
+    refused("k on an element, where 16 bytes were promised",
+            [](GatedDeltaHArgs& a) { a.k = static_cast<const char*>(a.k) + 2; });
     refused("h over v_new", [](GatedDeltaHArgs& a) { a.h = a.v_new; });
     refused("ht a little past h0", [](GatedDeltaHArgs& a) { a.ht = const_cast<float*>(a.h0) + 4; });
     refused("v_new over k", [](GatedDeltaHArgs& a) { a.v_new = const_cast<void*>(a.k); });
@@ -302,7 +330,8 @@ TEST_CASE("Bad arguments are refused before anything is launched", "[gpu][bad_ar
     const std::vector<std::uint16_t> h = must(tensors.h.download_as<std::uint16_t>());
     const std::vector<std::uint16_t> v_new = must(tensors.v_new.download_as<std::uint16_t>());
     CHECK(std::all_of(h.begin(), h.end(), [](std::uint16_t bits) { return bits == 0xFFFF; }));
-    CHECK(std::all_of(v_new.begin(), v_new.end(), [](std::uint16_t bits) { return bits == 0xFFFF; }));
+    CHECK(
+        std::all_of(v_new.begin(), v_new.end(), [](std::uint16_t bits) { return bits == 0xFFFF; }));
     CHECK(tensors.damage().ok());
   }
 }

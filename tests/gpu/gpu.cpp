@@ -21,10 +21,12 @@ Result<Gpu*> Gpu::open() {
   SCANJIT_ASSIGN_OR_RETURN(gpu->api_, cuda::load_driver(gpu->environment_));
   const cuda::DriverApi& api = *gpu->api_;
   SCANJIT_ASSIGN_OR_RETURN(const CUdevice device, cuda::device_of_ordinal(api, 0));
-  SCANJIT_TRY(cuda::check(api, api.cuDevicePrimaryCtxRetain(&gpu->context_, device), "cuDevicePrimaryCtxRetain"));
+  SCANJIT_TRY(cuda::check(api, api.cuDevicePrimaryCtxRetain(&gpu->context_, device),
+                          "cuDevicePrimaryCtxRetain"));
   SCANJIT_TRY(gpu->make_current());
-  SCANJIT_TRY(cuda::check(api, api.cuStreamCreateWithPriority(&gpu->stream_, cuda::CU_STREAM_NON_BLOCKING, 0),
-                          "cuStreamCreateWithPriority"));
+  SCANJIT_TRY(cuda::check(
+      api, api.cuStreamCreateWithPriority(&gpu->stream_, cuda::CU_STREAM_NON_BLOCKING, 0),
+      "cuStreamCreateWithPriority"));
   SCANJIT_ASSIGN_OR_RETURN(gpu->facts_, cuda::device_facts(api, device, gpu->context_));
   return gpu;
 }
@@ -35,7 +37,9 @@ Result<Gpu*> Gpu::get() {
   return opened;
 }
 
-Status Gpu::make_current() const { return cuda::check(*api_, api_->cuCtxSetCurrent(context_), "cuCtxSetCurrent"); }
+Status Gpu::make_current() const {
+  return cuda::check(*api_, api_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+}
 
 Status Gpu::synchronize() const {
   return cuda::check(*api_, api_->cuStreamSynchronize(stream_), "cuStreamSynchronize");
@@ -69,29 +73,34 @@ Result<CUfunction> Gpu::kernel(const std::string& file, const std::string& name)
       return std::string(reinterpret_cast<const char*>(embedded.bytes), embedded.size);
     };
     for (std::size_t i = 0; i < gpu_test_kernels_count; ++i) {
-      if (gpu_test_kernels[i].name == file) source = &gpu_test_kernels[i];
-      else headers.push_back({gpu_test_kernels[i].name, text(gpu_test_kernels[i])});
+      if (gpu_test_kernels[i].name == file)
+        source = &gpu_test_kernels[i];
+      else
+        headers.push_back({gpu_test_kernels[i].name, text(gpu_test_kernels[i])});
     }
     if (source == nullptr) return not_found("there is no test kernel file " + file);
     SCANJIT_ASSIGN_OR_RETURN(const cuda::NvrtcApi* nvrtc, cuda::load_nvrtc(environment_));
     const std::vector<std::string> options = {"--gpu-architecture=" + facts_.arch, "--std=c++20"};
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::NvrtcOutput output,
-                             cuda::compile(*nvrtc, file, text(*source), headers, options, cuda::NvrtcTarget::kCubin));
+    SCANJIT_ASSIGN_OR_RETURN(
+        const cuda::NvrtcOutput output,
+        cuda::compile(*nvrtc, file, text(*source), headers, options, cuda::NvrtcTarget::kCubin));
     SCANJIT_ASSIGN_OR_RETURN(cuda::Module loaded, cuda::Module::load(*api_, output.code));
     module = modules_.emplace(file, std::move(loaded)).first;
   }
   return module->second.function(name);
 }
 
-Status Gpu::launch_bytes(const std::string& file, const std::string& name, std::int64_t blocks, int threads,
-                         void* params, int smem_bytes) {
+Status Gpu::launch_bytes(const std::string& file, const std::string& name, std::int64_t blocks,
+                         int threads, void* params, int smem_bytes) {
   SCANJIT_ASSIGN_OR_RETURN(const CUfunction function, kernel(file, name));
   if (smem_bytes > 0) SCANJIT_TRY(cuda::prepare(*api_, function, smem_bytes));
   void* arguments[] = {params};
-  return cuda::check(*api_,
-                     api_->cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads),
-                                          1, 1, static_cast<unsigned>(smem_bytes), stream_, arguments, nullptr),
-                     name.c_str());
+  return cuda::check(
+      *api_,
+      api_->cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
+                           static_cast<unsigned>(threads), 1, 1, static_cast<unsigned>(smem_bytes),
+                           stream_, arguments, nullptr),
+      name.c_str());
 }
 
 std::int64_t number_from_environment(const char* name, std::int64_t otherwise) {

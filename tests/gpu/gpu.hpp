@@ -29,15 +29,16 @@ using cuda::CUstream;
 /// device must not turn the end of the process into another one.
 class Gpu {
  public:
-  /// Makes the context current on the calling thread as well. Errors: kUnsupported where there is no
-  /// driver or no device, which is when tests skip; anything else is a failure.
+  /// Makes the context current on the calling thread as well. Errors: kUnsupported where there is
+  /// no driver or no device, which is when tests skip; anything else is a failure.
   [[nodiscard]] static Result<Gpu*> get();
 
   [[nodiscard]] const cuda::DriverApi& api() const noexcept { return *api_; }
   [[nodiscard]] const Environment& environment() const noexcept { return environment_; }
   [[nodiscard]] const cuda::DeviceFacts& facts() const noexcept { return facts_; }
   [[nodiscard]] CUcontext context() const noexcept { return context_; }
-  /// Non-blocking. One test uses it at a time: hold `lock()` where several threads have work for it.
+  /// Non-blocking. One test uses it at a time: hold `lock()` where several threads have work for
+  /// it.
   [[nodiscard]] CUstream stream() const noexcept { return stream_; }
   [[nodiscard]] std::mutex& lock() noexcept { return lock_; }
   [[nodiscard]] Status make_current() const;
@@ -45,24 +46,25 @@ class Gpu {
   [[nodiscard]] Status synchronize() const;
   [[nodiscard]] std::int64_t free_bytes() const;
 
-  /// An engine that neither times nor reads tuned entries: the heuristic, or the config that the test
-  /// names. Compiled kernels are kept in SCANJIT_GPU_TEST_CACHE if that is set, else in memory only.
+  /// An engine that neither times nor reads tuned entries: the heuristic, or the config that the
+  /// test names. Compiled kernels are kept in SCANJIT_GPU_TEST_CACHE if that is set, else in memory
+  /// only.
   [[nodiscard]] Result<Engine*> engine();
 
   /// A kernel of this folder, compiled by NVRTC on first need. Thread-safe.
   [[nodiscard]] Result<CUfunction> kernel(const std::string& file, const std::string& name);
   /// Launches it with one parameter struct.
   template <class Params>
-  [[nodiscard]] Status launch(const std::string& file, const std::string& name, std::int64_t blocks, int threads,
-                              Params params, int smem_bytes = 0) {
+  [[nodiscard]] Status launch(const std::string& file, const std::string& name, std::int64_t blocks,
+                              int threads, Params params, int smem_bytes = 0) {
     return launch_bytes(file, name, blocks, threads, &params, smem_bytes);
   }
 
  private:
   Gpu() = default;
   static Result<Gpu*> open();
-  Status launch_bytes(const std::string& file, const std::string& name, std::int64_t blocks, int threads, void* params,
-                      int smem_bytes);
+  Status launch_bytes(const std::string& file, const std::string& name, std::int64_t blocks,
+                      int threads, void* params, int smem_bytes);
 
   Environment environment_;
   const cuda::DriverApi* api_ = nullptr;
@@ -78,8 +80,8 @@ class Gpu {
 /// SCANJIT_GPU_* as a number, or `otherwise` if it is unset or no number.
 [[nodiscard]] std::int64_t number_from_environment(const char* name, std::int64_t otherwise);
 
-/// Hands `json` (one object, one line) to tools/gpu_check.sh: appended to the file that SCANJIT_GPU_COUNTS
-/// names, and printed.
+/// Hands `json` (one object, one line) to tools/gpu_check.sh: appended to the file that
+/// SCANJIT_GPU_COUNTS names, and printed.
 void report_counts(const std::string& json);
 
 }  // namespace scanjit::test

@@ -38,22 +38,28 @@ reference::TensorErrors errors_of(const OracleSums& sums) {
 
 }  // namespace
 
-Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& p, const GatedDeltaHArgs& args,
-                                   const SequencePlaces& places) {
-  if (p.k_stride != 0 || p.w_stride != 0 || p.u_stride != 0 || p.g_stride != 0 || p.gk_stride != 0 ||
-      p.v_new_stride != 0 || p.h0_slot_stride != 0 || p.ht_slot_stride != 0 || p.has_h0_indices || p.has_ht_indices) {
+Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& p,
+                                   const GatedDeltaHArgs& args, const SequencePlaces& places) {
+  if (p.k_stride != 0 || p.w_stride != 0 || p.u_stride != 0 || p.g_stride != 0 ||
+      p.gk_stride != 0 || p.v_new_stride != 0 || p.h0_slot_stride != 0 || p.ht_slot_stride != 0 ||
+      p.has_h0_indices || p.has_ht_indices) {
     return invalid_argument("the GPU oracle takes contiguous tensors without pools");
   }
   const std::int64_t N = p.packed ? p.sequences : p.B;
-  const auto HV = static_cast<int>(p.HV), V = static_cast<int>(p.V), K = static_cast<int>(p.K), BT = static_cast<int>(p.BT);
+  const auto HV = static_cast<int>(p.HV), V = static_cast<int>(p.V), K = static_cast<int>(p.K),
+             BT = static_cast<int>(p.BT);
   const std::int64_t blocks = oracle_blocks(N, HV, V);
   SCANJIT_ASSIGN_OR_RETURN(
       const GuardedBuffer rows,
-      GuardedBuffer::make(gpu, blocks * static_cast<std::int64_t>(sizeof(OracleRow)), Guard::kBytes));
+      GuardedBuffer::make(gpu, blocks * static_cast<std::int64_t>(sizeof(OracleRow)),
+                          Guard::kBytes));
   GuardedBuffer begin, length, first_chunk;
-  for (const auto& [buffer, values] : {std::pair{&begin, &places.begin}, std::pair{&length, &places.length},
-                                       std::pair{&first_chunk, &places.first_chunk}}) {
-    SCANJIT_ASSIGN_OR_RETURN(*buffer, GuardedBuffer::make(gpu, static_cast<std::int64_t>(values->size() * 8), Guard::kBytes));
+  for (const auto& [buffer, values] :
+       {std::pair{&begin, &places.begin}, std::pair{&length, &places.length},
+        std::pair{&first_chunk, &places.first_chunk}}) {
+    SCANJIT_ASSIGN_OR_RETURN(
+        *buffer,
+        GuardedBuffer::make(gpu, static_cast<std::int64_t>(values->size() * 8), Guard::kBytes));
     SCANJIT_TRY(buffer->upload(*values));
   }
   OracleParams params{};
@@ -80,8 +86,8 @@ Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& p, const 
   params.is_f16 = p.dtype == DType::kF16 ? 1 : 0;
   params.base_e = p.gate_base == GateBase::kE ? 1 : 0;
   params.state_vk = p.layout == StateLayout::kVK ? 1 : 0;
-  SCANJIT_TRY(gpu.launch("oracle_gated_delta_h.cu", "oracle_gated_delta_h", blocks, kOracleThreads, params,
-                         oracle_smem_bytes(K, BT)));
+  SCANJIT_TRY(gpu.launch("oracle_gated_delta_h.cu", "oracle_gated_delta_h", blocks, kOracleThreads,
+                         params, oracle_smem_bytes(K, BT)));
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<OracleRow> sums, rows.download_as<OracleRow>());
   OracleRow total{};
   for (const OracleRow& row : sums) {
@@ -92,8 +98,8 @@ Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& p, const 
   return DeviceErrors{errors_of(total.h), errors_of(total.v_new), errors_of(total.ht)};
 }
 
-std::string failures(const DeviceErrors& errors, const GatedDeltaHProblem& p, reference::GateSet gates,
-                     std::int64_t longest_sequence) {
+std::string failures(const DeviceErrors& errors, const GatedDeltaHProblem& p,
+                     reference::GateSet gates, std::int64_t longest_sequence) {
   const std::int64_t chunks = (longest_sequence + p.BT - 1) / p.BT;
   return reference::failure("h", errors.h, p.dtype, gates, p.K, chunks) +
          reference::failure("v_new", errors.v_new, p.dtype, gates, p.K, chunks) +

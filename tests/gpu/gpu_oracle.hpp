@@ -20,8 +20,10 @@ struct SequencePlaces {
 };
 
 /// Compares the outputs that `args` points to, which must hold results, with scans of its inputs.
-/// Contiguous tensors only, no pools. Waits. Errors: kInvalidArgument if the problem has strides or pools.
-[[nodiscard]] Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
+/// Contiguous tensors only, no pools. Waits. Errors: kInvalidArgument if the problem has strides or
+/// pools.
+[[nodiscard]] Result<DeviceErrors> oracle_errors(Gpu& gpu, const GatedDeltaHProblem& problem,
+                                                 const GatedDeltaHArgs& args,
                                                  const SequencePlaces& places = {});
 
 /// "" if every output keeps to the limits of reference::failure, else which does not.

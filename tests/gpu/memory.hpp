@@ -12,7 +12,8 @@ namespace scanjit::test {
 /// What lies around a buffer.
 enum class Guard {
   kBytes,       ///< a page of known bytes before and behind: stray writes are seen by `damage`
-  kPageBehind,  ///< unmapped pages behind the last byte (and known bytes before): strays fault, reads too
+  kPageBehind,  ///< unmapped pages behind the last byte (and known bytes before): strays fault,
+                ///< reads too
   kPageBefore,  ///< unmapped pages before the first byte
 };
 
@@ -21,9 +22,10 @@ class GuardedBuffer {
  public:
   GuardedBuffer() = default;
   /// The address is `offset_bytes` past a multiple of 16. (kPageBehind leaves up to 15 known bytes
-  /// between the end and the unmapped page.) Where the driver has no virtual memory management, unmapped
-  /// pages become known bytes; `Guards::available` tells.
-  [[nodiscard]] static Result<GuardedBuffer> make(Gpu& gpu, std::int64_t bytes, Guard guard, int offset_bytes = 0);
+  /// between the end and the unmapped page.) Where the driver has no virtual memory management,
+  /// unmapped pages become known bytes; `Guards::available` tells.
+  [[nodiscard]] static Result<GuardedBuffer> make(Gpu& gpu, std::int64_t bytes, Guard guard,
+                                                  int offset_bytes = 0);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&& other) noexcept;
   ~GuardedBuffer();
@@ -58,9 +60,9 @@ class GuardedBuffer {
   Gpu* gpu_ = nullptr;
   CUdeviceptr data_ = 0;
   std::int64_t bytes_ = 0;
-  CUdeviceptr mapped_ = 0;          // what may be accessed at all
+  CUdeviceptr mapped_ = 0;  // what may be accessed at all
   std::int64_t mapped_bytes_ = 0;
-  CUdeviceptr reserved_ = 0;        // 0: plain memory
+  CUdeviceptr reserved_ = 0;  // 0: plain memory
   std::int64_t reserved_bytes_ = 0;
   unsigned long long handle_ = 0;
 };

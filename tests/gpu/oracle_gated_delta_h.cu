@@ -1,12 +1,12 @@
 // The gated-delta state scan in f64 and with the definition's roundings, compared with a kernel's
-// outputs. Contract and launch geometry: oracle_params.h. Plain code: no tensor cores, no asynchronous
-// copies, nothing shared with the kernels that it judges.
+// outputs. Contract and launch geometry: oracle_params.h. Plain code: no tensor cores, no
+// asynchronous copies, nothing shared with the kernels that it judges.
 //
-// One block owns (sequence, value head, kOracleColumns columns of V) and keeps both states in shared
-// memory. Per chunk, as in scanjit/gated_delta_h.hpp:
+// One block owns (sequence, value head, kOracleColumns columns of V) and keeps both states in
+// shared memory. Per chunk, as in scanjit/gated_delta_h.hpp:
 //   1. round S, compare h      2. v' = u - w . S, compare v_new      3. decay S, add k^T v''
-// Sums run in the order of the CPU oracle (keys, then tokens, ascending); products of two 16-bit numbers
-// are exact in f64, so the rounding scan agrees with the CPU's bit for bit.
+// Sums run in the order of the CPU oracle (keys, then tokens, ascending); products of two 16-bit
+// numbers are exact in f64, so the rounding scan agrees with the CPU's bit for bit.
 
 #include "oracle_params.h"
 
@@ -16,7 +16,8 @@ namespace {
 
 __device__ float decode(unsigned short bits, bool is_f16) {
   if (!is_f16) return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, mantissa = bits & 1023u;
+  const unsigned sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u,
+                 mantissa = bits & 1023u;
   if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | mantissa << 13);
   if (exponent != 0) return __uint_as_float(sign | (exponent + 112) << 23 | mantissa << 13);
   return __uint_as_float(sign | __float_as_uint(static_cast<float>(mantissa) * 0x1p-24f));
@@ -24,14 +25,17 @@ __device__ float decode(unsigned short bits, bool is_f16) {
 
 // The nearest number of the 16-bit type, ties to even.
 __device__ float round_half(float x, bool is_f16) {
-  const unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu, sign = bits & 0x80000000u;
+  const unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu,
+                 sign = bits & 0x80000000u;
   if (magnitude >= 0x7f800000u) return x;
   if (!is_f16) return __uint_as_float((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
-  if (magnitude < 0x38800000u) {  // below 2^-14: multiples of 2^-24, the last place of numbers in [0.5, 1)
+  if (magnitude <
+      0x38800000u) {  // below 2^-14: multiples of 2^-24, the last place of numbers in [0.5, 1)
     return __uint_as_float(sign | __float_as_uint((__uint_as_float(magnitude) + 0.5f) - 0.5f));
   }
   const unsigned rounded = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) & 0xffffe000u;
-  return __uint_as_float(sign | (rounded >= 0x47800000u ? 0x7f800000u : rounded));  // from 2^16: infinity
+  return __uint_as_float(sign |
+                         (rounded >= 0x47800000u ? 0x7f800000u : rounded));  // from 2^16: infinity
 }
 
 __device__ double pure_factor(double x, bool base_e) { return base_e ? exp(x) : exp2(x); }
@@ -60,13 +64,13 @@ __device__ void add(OracleSums& sums, double got, double pure, double rounding) 
 struct Block {
   long long sequence, head, first_column;
   long long begin, length, first_chunk;
-  int columns;           // of V, at most kOracleColumns
-  double* pure;          // [K][kOracleColumns]: S in f64
-  double* rounded;       // [K][kOracleColumns]: round(S) of the rounding scan
-  float* rounding;       // [K][kOracleColumns]: S of the rounding scan
-  double* pure_value;    // [BT][kOracleColumns]: v''
+  int columns;            // of V, at most kOracleColumns
+  double* pure;           // [K][kOracleColumns]: S in f64
+  double* rounded;        // [K][kOracleColumns]: round(S) of the rounding scan
+  float* rounding;        // [K][kOracleColumns]: S of the rounding scan
+  double* pure_value;     // [BT][kOracleColumns]: v''
   double* rounded_value;  // [BT][kOracleColumns]: round(v'')
-  double* slab;          // [BT][kOracleSlab+1]: some columns of w or k
+  double* slab;           // [BT][kOracleSlab+1]: some columns of w or k
 };
 
 __device__ Block find_block(const OracleParams& p, unsigned char* memory) {
@@ -79,7 +83,8 @@ __device__ Block find_block(const OracleParams& p, unsigned char* memory) {
   b.begin = dense ? b.sequence * p.T : p.begin[b.sequence];
   b.length = dense ? p.T : p.length[b.sequence];
   b.first_chunk = dense ? b.sequence * ((p.T + p.BT - 1) / p.BT) : p.first_chunk[b.sequence];
-  b.columns = p.V - b.first_column < kOracleColumns ? static_cast<int>(p.V - b.first_column) : kOracleColumns;
+  b.columns = p.V - b.first_column < kOracleColumns ? static_cast<int>(p.V - b.first_column)
+                                                    : kOracleColumns;
   b.pure = reinterpret_cast<double*>(memory);
   b.rounded = b.pure + p.K * kOracleColumns;
   b.pure_value = b.rounded + p.K * kOracleColumns;
@@ -90,20 +95,24 @@ __device__ Block find_block(const OracleParams& p, unsigned char* memory) {
 }
 
 // The place of S[i][column] of this block in a stored state tensor, whose first index is `row`.
-__device__ long long state_place(const OracleParams& p, const Block& b, long long row, int i, int column) {
+__device__ long long state_place(const OracleParams& p, const Block& b, long long row, int i,
+                                 int column) {
   const long long j = b.first_column + column, state = static_cast<long long>(p.K) * p.V;
-  return (row * p.HV + b.head) * state + (p.state_vk ? j * p.K + i : static_cast<long long>(i) * p.V + j);
+  return (row * p.HV + b.head) * state +
+         (p.state_vk ? j * p.K + i : static_cast<long long>(i) * p.V + j);
 }
 
-// Columns [first, first+count) of `rows` rows of k or w, which begin at element `start`, to the slab.
-__device__ void load_slab(const OracleParams& p, const Block& b, const void* tensor, long long start,
-                          long long stride, int rows, int first, int count) {
+// Columns [first, first+count) of `rows` rows of k or w, which begin at element `start`, to the
+// slab.
+__device__ void load_slab(const OracleParams& p, const Block& b, const void* tensor,
+                          long long start, long long stride, int rows, int first, int count) {
   const auto* elements = static_cast<const unsigned short*>(tensor);
   __syncthreads();  // the slab before this one has been used
   for (int x = threadIdx.x; x < rows * kOracleSlab; x += kOracleThreads) {
     const int r = x / kOracleSlab, i = x % kOracleSlab;
     if (i < count) {
-      b.slab[r * (kOracleSlab + 1) + i] = decode(elements[start + r * stride + first + i], p.is_f16 != 0);
+      b.slab[r * (kOracleSlab + 1) + i] =
+          decode(elements[start + r * stride + first + i], p.is_f16 != 0);
     }
   }
   __syncthreads();
@@ -131,14 +140,17 @@ __device__ void round_state(const OracleParams& p, const Block& b, long long chu
 }
 
 // Step 2. A thread owns kPerThread columns of one row. Leaves v'' in shared memory.
-__device__ void new_values(const OracleParams& p, const Block& b, long long token, int rows, OracleSums& v_new) {
+__device__ void new_values(const OracleParams& p, const Block& b, long long token, int rows,
+                           OracleSums& v_new) {
   constexpr int kPerThread = 4, kThreadsPerRow = kOracleColumns / kPerThread;
-  static_assert(kOracleThreads / kThreadsPerRow >= 64, "every row of a chunk of 64 needs its threads");
+  static_assert(kOracleThreads / kThreadsPerRow >= 64,
+                "every row of a chunk of 64 needs its threads");
   const int r = threadIdx.x / kThreadsPerRow, c0 = threadIdx.x % kThreadsPerRow * kPerThread;
   double pure_dot[kPerThread] = {}, rounding_dot[kPerThread] = {};
   for (int first = 0; first < p.K; first += kOracleSlab) {
     const int count = min(kOracleSlab, p.K - first);
-    load_slab(p, b, p.w, (token * p.HV + b.head) * p.K, static_cast<long long>(p.HV) * p.K, rows, first, count);
+    load_slab(p, b, p.w, (token * p.HV + b.head) * p.K, static_cast<long long>(p.HV) * p.K, rows,
+              first, count);
     for (int i = 0; i < count && r < rows; ++i) {
       const double key = b.slab[r * (kOracleSlab + 1) + i];
       for (int c = 0; c < kPerThread; ++c) {
@@ -151,7 +163,8 @@ __device__ void new_values(const OracleParams& p, const Block& b, long long toke
   double pure_gate = 1;
   float rounding_gate = 1;
   if (p.g != nullptr) {
-    const float last = p.g[(token + rows - 1) * p.HV + b.head], own = p.g[(token + r) * p.HV + b.head];
+    const float last = p.g[(token + rows - 1) * p.HV + b.head],
+                own = p.g[(token + r) * p.HV + b.head];
     pure_gate = pure_factor(static_cast<double>(last) - own, p.base_e != 0);
     rounding_gate = rounding_factor(__fsub_rn(last, own), p.base_e != 0);
   }
@@ -189,7 +202,8 @@ __device__ void update_state(const OracleParams& p, const Block& b, long long to
   }
   for (int first = 0; first < p.K; first += kOracleSlab) {
     const int count = min(kOracleSlab, p.K - first);
-    load_slab(p, b, p.k, (token * p.H + key_head) * p.K, static_cast<long long>(p.H) * p.K, rows, first, count);
+    load_slab(p, b, p.k, (token * p.H + key_head) * p.K, static_cast<long long>(p.H) * p.K, rows,
+              first, count);
     if (key >= count) continue;
     const int i = first + key;
     double pure_row = 1;
@@ -223,8 +237,8 @@ __device__ void compare_final_state(const OracleParams& p, const Block& b, Oracl
   }
 }
 
-// Adds the threads' sums in a fixed order, so that a run repeats bit for bit. `scratch` is the slab, which
-// nobody reads any more and which holds kOracleThreads doubles from BT 8 on.
+// Adds the threads' sums in a fixed order, so that a run repeats bit for bit. `scratch` is the
+// slab, which nobody reads any more and which holds kOracleThreads doubles from BT 8 on.
 __device__ void store_sums(const OracleRow& mine, double* scratch, OracleRow* row) {
   constexpr int kValues = sizeof(OracleRow) / sizeof(double);
   const auto* values = reinterpret_cast<const double*>(&mine);

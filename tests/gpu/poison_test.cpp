@@ -26,9 +26,11 @@ reference::GatedDeltaHInputs poisoned(reference::GatedDeltaHInputs in, const Poi
   const std::uint16_t bits = poison.value != poison.value ? 0x7fff : 0x7f80;  // bf16
   const std::int64_t begin = in.cu_seqlens[static_cast<std::size_t>(poison.sequence)];
   const std::int64_t end = in.cu_seqlens[static_cast<std::size_t>(poison.sequence) + 1];
-  const auto rows = [&](auto* tensor, std::int64_t stride, std::int64_t head, std::int64_t width, auto value) {
+  const auto rows = [&](auto* tensor, std::int64_t stride, std::int64_t head, std::int64_t width,
+                        auto value) {
     for (std::int64_t t = begin; t < end; ++t) {
-      for (std::int64_t i = 0; i < width; ++i) (*tensor)[static_cast<std::size_t>(t * stride + head * width + i)] = value;
+      for (std::int64_t i = 0; i < width; ++i)
+        (*tensor)[static_cast<std::size_t>(t * stride + head * width + i)] = value;
     }
   };
   const std::string tensor = poison.tensor;
@@ -39,7 +41,8 @@ reference::GatedDeltaHInputs poisoned(reference::GatedDeltaHInputs in, const Poi
   if (tensor == "gk") rows(&in.gk, s.gk_stride, poison.value_head, p.K, poison.value);
   if (tensor == "h0") {
     for (std::int64_t i = 0; i < s.state; ++i) {
-      in.h0[static_cast<std::size_t>(poison.sequence * s.h0_slot_stride + poison.value_head * s.state + i)] = poison.value;
+      in.h0[static_cast<std::size_t>(poison.sequence * s.h0_slot_stride +
+                                     poison.value_head * s.state + i)] = poison.value;
     }
   }
   return in;
@@ -50,8 +53,10 @@ std::vector<std::uint32_t> head_bits(const SequenceBits& bits, std::int64_t head
   std::vector<std::uint32_t> out;
   const auto take = [&](const auto& tensor, std::int64_t per_head) {
     const auto period = static_cast<std::size_t>(per_head * kHeads * kGroup);
-    for (std::size_t start = static_cast<std::size_t>(head * per_head); start < tensor.size(); start += period) {
-      for (std::size_t i = 0; i < static_cast<std::size_t>(per_head); ++i) out.push_back(tensor[start + i]);
+    for (std::size_t start = static_cast<std::size_t>(head * per_head); start < tensor.size();
+         start += period) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(per_head); ++i)
+        out.push_back(tensor[start + i]);
     }
   };
   take(bits.h, kWidth * kWidth);
@@ -78,7 +83,8 @@ TEST_CASE("Not-a-numbers stay in their own sequence and head", "[gpu][poison]") 
 
   const std::vector<Config> legal = must(legal_configs(gpu, p));
   std::vector<std::optional<Config>> configs = {std::nullopt, legal.front(), legal.back()};
-  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                  kInfinity = std::numeric_limits<float>::infinity();
   std::int64_t compared = 0;
   for (const std::optional<Config>& config : configs) {
     RunOptions options;
@@ -95,14 +101,16 @@ TEST_CASE("Not-a-numbers stay in their own sequence and head", "[gpu][poison]") 
         for (std::int64_t n = 0; n < p.sequences; ++n) {
           for (std::int64_t head = 0; head < p.HV; ++head) {
             const bool same_key_head = head / kGroup == poison.value_head / kGroup;
-            const bool hit = n == poison.sequence && (head == poison.value_head || (poison.tensor[0] == 'k' && same_key_head));
-            const bool equal = head_bits(clean[static_cast<std::size_t>(n)], head) == head_bits(dirty[static_cast<std::size_t>(n)], head);
+            const bool hit = n == poison.sequence && (head == poison.value_head ||
+                                                      (poison.tensor[0] == 'k' && same_key_head));
+            const bool equal = head_bits(clean[static_cast<std::size_t>(n)], head) ==
+                               head_bits(dirty[static_cast<std::size_t>(n)], head);
             if (hit) {
               changed = changed || !equal;
             } else {
               ++compared;
-              INFO(tensor << " = " << value << " in sequence " << poison.sequence << ", head " << poison.value_head
-                          << " changes sequence " << n << ", head " << head
+              INFO(tensor << " = " << value << " in sequence " << poison.sequence << ", head "
+                          << poison.value_head << " changes sequence " << n << ", head " << head
                           << (config ? ", config " + to_string(*config) : std::string()));
               CHECK(equal);
             }

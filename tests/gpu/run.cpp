@@ -13,37 +13,45 @@ std::int64_t bytes_of(const std::vector<T>& values) {
   return static_cast<std::int64_t>(values.size() * sizeof(T));
 }
 
-Status upload_indices(GuardedBuffer& buffer, const std::vector<std::int64_t>& values, IndexType type) {
+Status upload_indices(GuardedBuffer& buffer, const std::vector<std::int64_t>& values,
+                      IndexType type) {
   if (type == IndexType::kInt64) return buffer.upload(values);
   std::vector<std::int32_t> narrow;
   for (const std::int64_t value : values) narrow.push_back(static_cast<std::int32_t>(value));
   return buffer.upload(narrow);
 }
 
-Result<GuardedBuffer> index_buffer(Gpu& gpu, const std::vector<std::int64_t>& values, IndexType type, Guard guard) {
+Result<GuardedBuffer> index_buffer(Gpu& gpu, const std::vector<std::int64_t>& values,
+                                   IndexType type, Guard guard) {
   const std::int64_t size = type == IndexType::kInt64 ? 8 : 4;
-  SCANJIT_ASSIGN_OR_RETURN(GuardedBuffer buffer,
-                           GuardedBuffer::make(gpu, static_cast<std::int64_t>(values.size()) * size, guard));
+  SCANJIT_ASSIGN_OR_RETURN(
+      GuardedBuffer buffer,
+      GuardedBuffer::make(gpu, static_cast<std::int64_t>(values.size()) * size, guard));
   SCANJIT_TRY(upload_indices(buffer, values, type));
   return buffer;
 }
 
 template <class T>
-Result<GuardedBuffer> input_buffer(Gpu& gpu, const std::vector<T>& values, const RunOptions& options, Guard guard) {
+Result<GuardedBuffer> input_buffer(Gpu& gpu, const std::vector<T>& values,
+                                   const RunOptions& options, Guard guard) {
   SCANJIT_ASSIGN_OR_RETURN(
       GuardedBuffer buffer,
-      GuardedBuffer::make(gpu, bytes_of(values), guard, options.misalign_elements * static_cast<int>(sizeof(T)) % 16));
+      GuardedBuffer::make(gpu, bytes_of(values), guard,
+                          options.misalign_elements * static_cast<int>(sizeof(T)) % 16));
   SCANJIT_TRY(buffer.upload(values));
   return buffer;
 }
 
-Result<GuardedBuffer> output_buffer(Gpu& gpu, std::int64_t elements, int size, const RunOptions& options) {
-  return GuardedBuffer::make(gpu, elements * size, options.outputs, options.misalign_elements * size % 16);
+Result<GuardedBuffer> output_buffer(Gpu& gpu, std::int64_t elements, int size,
+                                    const RunOptions& options) {
+  return GuardedBuffer::make(gpu, elements * size, options.outputs,
+                             options.misalign_elements * size % 16);
 }
 
 }  // namespace
 
-RunOptions options_of(const reference::GatedDeltaHCase& random_case, const reference::GatedDeltaHInputs& inputs) {
+RunOptions options_of(const reference::GatedDeltaHCase& random_case,
+                      const reference::GatedDeltaHInputs& inputs) {
   RunOptions options;
   options.ht_in_place = random_case.ht_in_place;
   options.v_new_in_place = random_case.v_new_in_place;
@@ -52,24 +60,35 @@ RunOptions options_of(const reference::GatedDeltaHCase& random_case, const refer
   return options;
 }
 
-Result<DeviceTensors> DeviceTensors::make(Gpu& gpu, const reference::GatedDeltaHInputs& in, const RunOptions& options) {
+Result<DeviceTensors> DeviceTensors::make(Gpu& gpu, const reference::GatedDeltaHInputs& in,
+                                          const RunOptions& options) {
   const GatedDeltaHProblem& p = in.problem;
   SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes sizes, reference::sizes_of(p));
   DeviceTensors t;
   t.inputs_ = &in;
   SCANJIT_ASSIGN_OR_RETURN(t.k, input_buffer(gpu, in.k, options, options.inputs));
   SCANJIT_ASSIGN_OR_RETURN(t.w, input_buffer(gpu, in.w, options, options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.u, input_buffer(gpu, in.u, options, options.v_new_in_place ? options.outputs : options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(
+      t.u,
+      input_buffer(gpu, in.u, options, options.v_new_in_place ? options.outputs : options.inputs));
   SCANJIT_ASSIGN_OR_RETURN(t.g, input_buffer(gpu, in.g, options, options.inputs));
   SCANJIT_ASSIGN_OR_RETURN(t.gk, input_buffer(gpu, in.gk, options, options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.h0, input_buffer(gpu, in.h0, options, options.ht_in_place ? options.outputs : options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.h0_indices, index_buffer(gpu, in.h0_indices, p.index_type, options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.ht_indices, index_buffer(gpu, in.ht_indices, p.index_type, options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.cu_seqlens, index_buffer(gpu, in.cu_seqlens, p.cu_seqlens_type, options.inputs));
-  SCANJIT_ASSIGN_OR_RETURN(t.chunk_offsets, index_buffer(gpu, in.chunk_offsets, p.cu_seqlens_type, options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(
+      t.h0,
+      input_buffer(gpu, in.h0, options, options.ht_in_place ? options.outputs : options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(t.h0_indices,
+                           index_buffer(gpu, in.h0_indices, p.index_type, options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(t.ht_indices,
+                           index_buffer(gpu, in.ht_indices, p.index_type, options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(t.cu_seqlens,
+                           index_buffer(gpu, in.cu_seqlens, p.cu_seqlens_type, options.inputs));
+  SCANJIT_ASSIGN_OR_RETURN(t.chunk_offsets,
+                           index_buffer(gpu, in.chunk_offsets, p.cu_seqlens_type, options.inputs));
   SCANJIT_ASSIGN_OR_RETURN(t.h, output_buffer(gpu, sizes.h, 2, options));
-  SCANJIT_ASSIGN_OR_RETURN(t.v_new, output_buffer(gpu, options.v_new_in_place ? 0 : sizes.v_new, 2, options));
-  SCANJIT_ASSIGN_OR_RETURN(t.ht, output_buffer(gpu, options.ht_in_place ? 0 : sizes.ht, 4, options));
+  SCANJIT_ASSIGN_OR_RETURN(
+      t.v_new, output_buffer(gpu, options.v_new_in_place ? 0 : sizes.v_new, 2, options));
+  SCANJIT_ASSIGN_OR_RETURN(t.ht,
+                           output_buffer(gpu, options.ht_in_place ? 0 : sizes.ht, 4, options));
   SCANJIT_ASSIGN_OR_RETURN(t.status, GuardedBuffer::make(gpu, 4, options.outputs));
 
   GatedDeltaHArgs& args = t.args_;
@@ -104,10 +123,20 @@ Status DeviceTensors::poison_outputs() {
 }
 
 Status DeviceTensors::damage() const {
-  const std::pair<const char*, const GuardedBuffer*> buffers[] = {
-      {"k", &k}, {"w", &w}, {"u", &u}, {"g", &g}, {"gk", &gk}, {"h0", &h0}, {"h0_indices", &h0_indices},
-      {"cu_seqlens", &cu_seqlens}, {"chunk_offsets", &chunk_offsets}, {"ht_indices", &ht_indices}, {"h", &h},
-      {"v_new", &v_new}, {"ht", &ht}, {"status", &status}};
+  const std::pair<const char*, const GuardedBuffer*> buffers[] = {{"k", &k},
+                                                                  {"w", &w},
+                                                                  {"u", &u},
+                                                                  {"g", &g},
+                                                                  {"gk", &gk},
+                                                                  {"h0", &h0},
+                                                                  {"h0_indices", &h0_indices},
+                                                                  {"cu_seqlens", &cu_seqlens},
+                                                                  {"chunk_offsets", &chunk_offsets},
+                                                                  {"ht_indices", &ht_indices},
+                                                                  {"h", &h},
+                                                                  {"v_new", &v_new},
+                                                                  {"ht", &ht},
+                                                                  {"status", &status}};
   for (const auto& [name, buffer] : buffers) {
     const Status status_of = buffer->damage();
     if (!status_of.ok()) return status_of.with_context(name);
@@ -115,17 +144,21 @@ Status DeviceTensors::damage() const {
   return {};
 }
 
-Result<Plan> plan_for(Gpu& gpu, const GatedDeltaHProblem& problem, const std::optional<Config>& config) {
-  SCANJIT_ASSIGN_OR_RETURN(Engine* engine, gpu.engine());
+Result<Plan> plan_for(Gpu& gpu, const GatedDeltaHProblem& problem,
+                      const std::optional<Config>& config) {
+  SCANJIT_ASSIGN_OR_RETURN(Engine * engine, gpu.engine());
   return config ? engine->plan_with(problem, *config) : engine->plan(problem);
 }
 
 Status launch_and_wait(Gpu& gpu, const Plan& plan, const GatedDeltaHArgs& args) {
-  SCANJIT_ASSIGN_OR_RETURN(GuardedBuffer workspace, GuardedBuffer::make(gpu, (plan.workspace_bytes() + 255) / 256 * 256 + 256, Guard::kBytes));
+  SCANJIT_ASSIGN_OR_RETURN(
+      GuardedBuffer workspace,
+      GuardedBuffer::make(gpu, (plan.workspace_bytes() + 255) / 256 * 256 + 256, Guard::kBytes));
   SCANJIT_TRY(workspace.fill(0xFF));
   Workspace given;
   if (plan.workspace_bytes() > 0) {
-    given.data = reinterpret_cast<void*>((static_cast<std::uintptr_t>(workspace.address()) + 255) / 256 * 256);
+    given.data = reinterpret_cast<void*>((static_cast<std::uintptr_t>(workspace.address()) + 255) /
+                                         256 * 256);
     given.bytes = plan.workspace_bytes();
   }
   SCANJIT_TRY(plan.launch(args, given, gpu.stream()));
@@ -134,7 +167,8 @@ Status launch_and_wait(Gpu& gpu, const Plan& plan, const GatedDeltaHArgs& args) 
   return damage.ok() ? damage : damage.with_context("workspace");
 }
 
-Result<RunResult> run(Gpu& gpu, const reference::GatedDeltaHInputs& inputs, const RunOptions& options) {
+Result<RunResult> run(Gpu& gpu, const reference::GatedDeltaHInputs& inputs,
+                      const RunOptions& options) {
   SCANJIT_ASSIGN_OR_RETURN(const Plan plan, plan_for(gpu, inputs.problem, options.config));
   const std::lock_guard<std::mutex> guard(gpu.lock());
   SCANJIT_ASSIGN_OR_RETURN(const DeviceTensors tensors, DeviceTensors::make(gpu, inputs, options));
@@ -151,13 +185,16 @@ Result<RunResult> run(Gpu& gpu, const reference::GatedDeltaHInputs& inputs, cons
   SCANJIT_ASSIGN_OR_RETURN(result.ht, ht.download_as<float>());
   SCANJIT_TRY(tensors.status.download(&result.status, 4));
   const Status damage = tensors.damage();
-  if (damage.code() == ErrorCode::kInternal) result.damage = damage.message();
-  else if (!damage.ok()) return damage;
+  if (damage.code() == ErrorCode::kInternal)
+    result.damage = damage.message();
+  else if (!damage.ok())
+    return damage;
   return result;
 }
 
 Result<std::vector<Config>> legal_configs(Gpu& gpu, const GatedDeltaHProblem& problem) {
-  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op, ops::GatedDeltaH::make(problem));
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                           ops::GatedDeltaH::make(problem));
   const ops::DeviceLimits limits = engine::limits_of(gpu.facts());
   std::vector<Config> legal;
   for (const Config& config : op->space().all()) {
@@ -170,12 +207,15 @@ Result<std::vector<Config>> legal_configs(Gpu& gpu, const GatedDeltaHProblem& pr
 std::string bit_difference(const RunResult& a, const RunResult& b) {
   std::string text;
   const auto add = [&](const char* name, std::int64_t count, std::size_t of) {
-    if (count != 0) text += std::string(name) + " differs in " + std::to_string(count) + " of " + std::to_string(of) + " elements; ";
+    if (count != 0)
+      text += std::string(name) + " differs in " + std::to_string(count) + " of " +
+              std::to_string(of) + " elements; ";
   };
   add("h", differing(a.h, b.h), a.h.size());
   add("v_new", differing(a.v_new, b.v_new), a.v_new.size());
   add("ht", differing(a.ht, b.ht), a.ht.size());
-  if (a.status != b.status) text += "status " + std::to_string(a.status) + " and " + std::to_string(b.status) + "; ";
+  if (a.status != b.status)
+    text += "status " + std::to_string(a.status) + " and " + std::to_string(b.status) + "; ";
   return text;
 }
 
@@ -189,16 +229,19 @@ Result<Oracles> oracles_of(const reference::GatedDeltaHInputs& inputs, int threa
   return oracles;
 }
 
-std::string wrong(const reference::GatedDeltaHInputs& inputs, reference::GateSet gates, const RunResult& result,
-                  const Oracles& oracles) {
+std::string wrong(const reference::GatedDeltaHInputs& inputs, reference::GateSet gates,
+                  const RunResult& result, const Oracles& oracles) {
   const GatedDeltaHProblem& p = inputs.problem;
-  const Result<reference::GatedDeltaHOutputs> got = reference::decode(p, result.h, result.v_new, result.ht, result.status);
+  const Result<reference::GatedDeltaHOutputs> got =
+      reference::decode(p, result.h, result.v_new, result.ht, result.status);
   if (!got.ok()) return got.status().to_string();
   std::string text = reference::failures(inputs, gates, *got, oracles.pure, oracles.rounding);
   const auto add = [&](const char* name, const reference::Trespass& trespass) {
     if (trespass.elements == 0) return;
-    text += (text.empty() ? "" : "; ") + std::string(name) + ": " + std::to_string(trespass.elements) +
-            " elements were written that must stay as they were, the first at " + std::to_string(trespass.first);
+    text += (text.empty() ? "" : "; ") + std::string(name) + ": " +
+            std::to_string(trespass.elements) +
+            " elements were written that must stay as they were, the first at " +
+            std::to_string(trespass.first);
   };
   add("h", reference::trespass_h(p, oracles.pure, result.h_before, result.h));
   add("v_new", reference::trespass_v_new(p, oracles.pure, result.v_new_before, result.v_new));

@@ -1,5 +1,5 @@
-// A few small launches of every kind for compute-sanitizer, under which each takes a hundred times as long:
-// tools/gpu_check.sh runs this case with memcheck and racecheck.
+// A few small launches of every kind for compute-sanitizer, under which each takes a hundred times
+// as long: tools/gpu_check.sh runs this case with memcheck and racecheck.
 
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ TEST_CASE("Small launches of every kind", "[gpu][sanitizer]") {
     CHECK(result.damage.empty());
     return result;
   };
-  SECTION("every config at the main widths") {
+  SECTION("the main widths") {
     GatedDeltaHProblem p;
     p.packed = true;
     p.sequences = 2;
@@ -31,9 +31,11 @@ TEST_CASE("Small launches of every kind", "[gpu][sanitizer]") {
     generator.lengths = {140, 10};
     const reference::GatedDeltaHInputs inputs = must(reference::generate(p, generator));
     const RunResult wanted = check(inputs, {});
-    for (const Config& config : must(legal_configs(gpu, p))) {
+    // Every kernel costs the tool a second to look at: one config in six, of all kinds.
+    const std::vector<Config> legal = must(legal_configs(gpu, p));
+    for (std::size_t i = 0; i < legal.size(); i += 6) {
       RunOptions options;
-      options.config = config;
+      options.config = legal[i];
       CHECK(bit_difference(wanted, check(inputs, options)).empty());
     }
   }
@@ -41,7 +43,8 @@ TEST_CASE("Small launches of every kind", "[gpu][sanitizer]") {
     for (std::uint64_t seed = 500; seed < 512; ++seed) {
       const reference::GatedDeltaHCase random_case = reference::random_case(seed, 160);
       INFO(reference::to_string(random_case));
-      const reference::GatedDeltaHInputs inputs = must(reference::generate(random_case.problem, random_case.generator));
+      const reference::GatedDeltaHInputs inputs =
+          must(reference::generate(random_case.problem, random_case.generator));
       check(inputs, options_of(random_case, inputs));
     }
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "gpu/kernels/test_params.h"
 #include "core/embedded_file.hpp"
+#include "gpu/kernels/test_params.h"
 #include "reference/gated_delta_h.hpp"
 #include "tuning/shape_map.hpp"
 
@@ -20,14 +20,16 @@ constexpr std::int64_t kKeyHeads = 16, kWidth = 128, kChunk = 64;
 constexpr int kThreads = 256;
 
 std::int64_t blocks_for(const Gpu& gpu, std::int64_t items) {
-  return std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, std::int64_t{8} * gpu.facts().sm_count);
+  return std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1,
+                                  std::int64_t{8} * gpu.facts().sm_count);
 }
 
 template <class T>
 Result<GuardedBuffer> uploaded(Gpu& gpu, const std::vector<T>& values) {
   SCANJIT_ASSIGN_OR_RETURN(
       GuardedBuffer buffer,
-      GuardedBuffer::make(gpu, static_cast<std::int64_t>(values.size() * sizeof(T)), Guard::kBytes));
+      GuardedBuffer::make(gpu, static_cast<std::int64_t>(values.size() * sizeof(T)),
+                          Guard::kBytes));
   SCANJIT_TRY(buffer.upload(values));
   return buffer;
 }
@@ -38,7 +40,8 @@ std::vector<MapShape> shapes_of(const std::string& name) {
   for (std::size_t i = 0; i < gpu_test_shapes_count; ++i) {
     const EmbeddedFile& file = gpu_test_shapes[i];
     if (file.name != name) continue;
-    const Result<tuning::ShapeMap> map = tuning::shape_map_from_json({reinterpret_cast<const char*>(file.bytes), file.size});
+    const Result<tuning::ShapeMap> map =
+        tuning::shape_map_from_json({reinterpret_cast<const char*>(file.bytes), file.size});
     if (!map.ok()) return {};
     for (const tuning::Shape& shape : map->shapes) shapes.push_back({shape.HV, shape.N, shape.T});
   }
@@ -52,7 +55,8 @@ std::vector<MapShape> map_shapes() { return shapes_of("shapes/scan_map.json"); }
 std::vector<MapShape> held_out_shapes() { return shapes_of("shapes/held_out.json"); }
 
 std::string to_string(const MapShape& shape) {
-  return "HV=" + std::to_string(shape.HV) + " N=" + std::to_string(shape.N) + " T=" + std::to_string(shape.T);
+  return "HV=" + std::to_string(shape.HV) + " N=" + std::to_string(shape.N) +
+         " T=" + std::to_string(shape.T);
 }
 
 GatedDeltaHProblem map_problem(const MapShape& shape, MapGate gate) {
@@ -75,8 +79,8 @@ std::int64_t tensor_bytes(const GatedDeltaHProblem& problem) {
   return 2 * (s->k + s->w + s->u + s->h + s->v_new) + 4 * (s->g + s->gk + s->h0 + s->ht);
 }
 
-Result<ChunkBank> ChunkBank::make(Gpu& gpu, std::int64_t group, MapGate gate, reference::GateSet gates,
-                                  std::uint64_t seed) {
+Result<ChunkBank> ChunkBank::make(Gpu& gpu, std::int64_t group, MapGate gate,
+                                  reference::GateSet gates, std::uint64_t seed) {
   GatedDeltaHProblem p;
   p.T = kBankChunks * kChunk;
   p.H = 1;
@@ -88,7 +92,8 @@ Result<ChunkBank> ChunkBank::make(Gpu& gpu, std::int64_t group, MapGate gate, re
   reference::GeneratorOptions options;
   options.gates = gates;
   options.seed = seed;
-  SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHInputs inputs, reference::generate(p, options));
+  SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHInputs inputs,
+                           reference::generate(p, options));
   ChunkBank bank;
   SCANJIT_ASSIGN_OR_RETURN(bank.k_, uploaded(gpu, inputs.k));
   SCANJIT_ASSIGN_OR_RETURN(bank.w_, uploaded(gpu, inputs.w));
@@ -98,8 +103,8 @@ Result<ChunkBank> ChunkBank::make(Gpu& gpu, std::int64_t group, MapGate gate, re
   return bank;
 }
 
-Result<MapTensors> MapTensors::make(Gpu& gpu, const GatedDeltaHProblem& problem, const ChunkBank& bank,
-                                    std::uint64_t seed) {
+Result<MapTensors> MapTensors::make(Gpu& gpu, const GatedDeltaHProblem& problem,
+                                    const ChunkBank& bank, std::uint64_t seed) {
   SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes s, reference::sizes_of(problem));
   MapTensors t;
   t.gpu_ = &gpu;
@@ -138,7 +143,8 @@ Result<MapTensors> MapTensors::make(Gpu& gpu, const GatedDeltaHProblem& problem,
   fill.BT = static_cast<int>(problem.BT);
   fill.bank_chunks = kBankChunks;
   fill.seed = seed;
-  SCANJIT_TRY(gpu.launch(kKernels, "fill_from_bank", std::min<std::int64_t>(s.tokens, 1 << 20), kThreads, fill));
+  SCANJIT_TRY(gpu.launch(kKernels, "fill_from_bank", std::min<std::int64_t>(s.tokens, 1 << 20),
+                         kThreads, fill));
   UniformParams uniform{};
   uniform.values = t.h0.as<float>();
   uniform.count = s.h0;
@@ -167,7 +173,8 @@ Status MapTensors::poison_outputs() {
 }
 
 Status MapTensors::damage() const {
-  for (const GuardedBuffer* buffer : {&k, &w, &u, &g, &gk, &h0, &h, &v_new, &ht}) SCANJIT_TRY(buffer->damage());
+  for (const GuardedBuffer* buffer : {&k, &w, &u, &g, &gk, &h0, &h, &v_new, &ht})
+    SCANJIT_TRY(buffer->damage());
   return {};
 }
 
@@ -179,7 +186,8 @@ Result<MapTensors::Hashes> MapTensors::hashes() {
     params.bytes = buffer->as<unsigned char>();
     params.count = buffer->bytes();
     params.sum = sums_.as<unsigned long long>() + place++;
-    SCANJIT_TRY(gpu_->launch(kKernels, "hash_bytes", blocks_for(*gpu_, params.count / 16), kThreads, params));
+    SCANJIT_TRY(gpu_->launch(kKernels, "hash_bytes", blocks_for(*gpu_, params.count / 16), kThreads,
+                             params));
   }
   std::uint64_t sums[3] = {};
   SCANJIT_TRY(sums_.download(sums, sizeof sums));

@@ -1,11 +1,12 @@
 #pragma once
 // The 69 shapes of the map at full size, filled on the device.
 //
-// Generating `wy` inputs for 65,536 tokens and 48 heads on the host would take minutes. A chunk's inputs
-// depend on no other chunk, so a bank of a few hundred chunks is generated (reference/generators.hpp), and
-// every (sequence, chunk, key head) of a shape takes one of them by a hash of the three. The data are as
-// stable as generated ones at any length, and a kernel that reads another chunk, head or sequence than
-// its own gets another one of the bank (but for 1 in `kBankChunks`).
+// Generating `wy` inputs for 65,536 tokens and 48 heads on the host would take minutes. A chunk's
+// inputs depend on no other chunk, so a bank of a few hundred chunks is generated
+// (reference/generators.hpp), and every (sequence, chunk, key head) of a shape takes one of them by
+// a hash of the three. The data are as stable as generated ones at any length, and a kernel that
+// reads another chunk, head or sequence than its own gets another one of the bank (but for 1 in
+// `kBankChunks`).
 
 #include <cstdint>
 #include <string>
@@ -39,20 +40,21 @@ inline constexpr int kBankChunks = 192;
 /// Generated chunks on the device, for one ratio HV/H.
 class ChunkBank {
  public:
-  [[nodiscard]] static Result<ChunkBank> make(Gpu& gpu, std::int64_t group, MapGate gate, reference::GateSet gates,
-                                              std::uint64_t seed);
+  [[nodiscard]] static Result<ChunkBank> make(Gpu& gpu, std::int64_t group, MapGate gate,
+                                              reference::GateSet gates, std::uint64_t seed);
 
  private:
   friend class MapTensors;
   GuardedBuffer k_, w_, u_, g_, gk_;
 };
 
-/// The tensors of one shape, dense and contiguous; `packed_args` are the same memory with cu_seqlens.
+/// The tensors of one shape, dense and contiguous; `packed_args` are the same memory with
+/// cu_seqlens.
 class MapTensors {
  public:
   /// Fills the inputs from the bank, whose gates must be the problem's.
-  [[nodiscard]] static Result<MapTensors> make(Gpu& gpu, const GatedDeltaHProblem& problem, const ChunkBank& bank,
-                                               std::uint64_t seed);
+  [[nodiscard]] static Result<MapTensors> make(Gpu& gpu, const GatedDeltaHProblem& problem,
+                                               const ChunkBank& bank, std::uint64_t seed);
   [[nodiscard]] const GatedDeltaHProblem& problem() const noexcept { return problem_; }
   [[nodiscard]] const GatedDeltaHArgs& args() const noexcept { return args_; }
   /// Every bit of the outputs set: NaN.

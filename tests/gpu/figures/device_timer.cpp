@@ -13,11 +13,13 @@ Result<engine::OpTimer> timer_of(engine::Internals& internals, const Problem& pr
   SCANJIT_ASSIGN_OR_RETURN(const cuda::MemoryInfo memory, cuda::memory_info(internals.api()));
   engine::OpTimerOptions options;
   options.scratch_limit = memory.free_bytes - (std::int64_t{4} << 30);
+  options.block_us = 1000;
   return engine::OpTimer::create(internals, problem, options);
 }
 
 /// Medians of `rounds` interleaved rounds; a config that cannot run ends it.
-Result<std::vector<ConfigTime>> time_rounds(engine::OpTimer& timer, const std::vector<Config>& configs, int rounds) {
+Result<std::vector<ConfigTime>> time_rounds(engine::OpTimer& timer,
+                                            const std::vector<Config>& configs, int rounds) {
   std::vector<std::vector<double>> samples(configs.size());
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < configs.size(); ++i) {
@@ -27,7 +29,8 @@ Result<std::vector<ConfigTime>> time_rounds(engine::OpTimer& timer, const std::v
     }
   }
   std::vector<ConfigTime> times;
-  for (std::size_t i = 0; i < configs.size(); ++i) times.push_back({configs[i], median(samples[i])});
+  for (std::size_t i = 0; i < configs.size(); ++i)
+    times.push_back({configs[i], median(samples[i])});
   return times;
 }
 
@@ -41,7 +44,8 @@ double median(std::vector<double> values) {
 }
 
 Result<Problem> op_of(const GatedDeltaHProblem& problem) {
-  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op, ops::GatedDeltaH::make(problem));
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                           ops::GatedDeltaH::make(problem));
   return Problem(op);
 }
 
@@ -52,8 +56,8 @@ Result<std::vector<ConfigTime>> time_configs(engine::Internals& internals, const
   return time_rounds(timer, configs, rounds);
 }
 
-Result<Exhaustive> exhaustive(engine::Internals& internals, const Problem& problem, const std::vector<Config>& wanted,
-                              int rounds) {
+Result<Exhaustive> exhaustive(engine::Internals& internals, const Problem& problem,
+                              const std::vector<Config>& wanted, int rounds) {
   SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
   std::vector<Config> legal;
@@ -72,14 +76,18 @@ Result<Exhaustive> exhaustive(engine::Internals& internals, const Problem& probl
   }
   std::sort(finalists.begin(), finalists.end());
   finalists.erase(std::unique(finalists.begin(), finalists.end()), finalists.end());
-  SCANJIT_ASSIGN_OR_RETURN(const std::vector<ConfigTime> times, time_rounds(timer, finalists, rounds));
+  SCANJIT_ASSIGN_OR_RETURN(const std::vector<ConfigTime> times,
+                           time_rounds(timer, finalists, rounds));
 
   Exhaustive result;
   result.legal = legal.size();
   result.l2 = timer.l2();
-  result.best = *std::min_element(times.begin(), times.end(), [](const ConfigTime& a, const ConfigTime& b) { return a.us < b.us; });
+  result.best =
+      *std::min_element(times.begin(), times.end(),
+                        [](const ConfigTime& a, const ConfigTime& b) { return a.us < b.us; });
   for (const Config& config : wanted) {
-    result.wanted.push_back(*std::find_if(times.begin(), times.end(), [&](const ConfigTime& time) { return time.config == config; }));
+    result.wanted.push_back(*std::find_if(
+        times.begin(), times.end(), [&](const ConfigTime& time) { return time.config == config; }));
   }
   return result;
 }

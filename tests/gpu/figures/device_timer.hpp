@@ -19,8 +19,10 @@ struct ConfigTime {
 };
 
 /// GPU time of each config at the problem's full size.
-[[nodiscard]] Result<std::vector<ConfigTime>> time_configs(engine::Internals& internals, const Problem& problem,
-                                                           const std::vector<Config>& configs, int rounds);
+[[nodiscard]] Result<std::vector<ConfigTime>> time_configs(engine::Internals& internals,
+                                                           const Problem& problem,
+                                                           const std::vector<Config>& configs,
+                                                           int rounds);
 
 /// The best of all legal configs and, from the same rounds, the times of `wanted` (in their order).
 struct Exhaustive {
@@ -29,10 +31,12 @@ struct Exhaustive {
   std::size_t legal = 0;
   const char* l2 = "";
   /// Percent by which wanted[i] is slower than the best.
-  [[nodiscard]] double regret_percent(std::size_t i) const { return 100 * (wanted[i].us / best.us - 1); }
+  [[nodiscard]] double regret_percent(std::size_t i) const {
+    return 100 * (wanted[i].us / best.us - 1);
+  }
 };
-/// Every legal config is timed once; those within 15% of the fastest, and `wanted`, then in `rounds`
-/// interleaved rounds.
+/// Every legal config is timed once; those within 15% of the fastest, and `wanted`, then in
+/// `rounds` interleaved rounds.
 [[nodiscard]] Result<Exhaustive> exhaustive(engine::Internals& internals, const Problem& problem,
                                             const std::vector<Config>& wanted, int rounds = 9);
 

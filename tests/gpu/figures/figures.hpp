@@ -1,6 +1,6 @@
 #pragma once
-// What scanjit_gpu_figures measures. Each adds its rows and never throws; a figure that cannot be had is a
-// row that says why.
+// What scanjit_gpu_figures measures. Each adds its rows and never throws; a figure that cannot be
+// had is a row that says why.
 
 #include <string>
 #include <vector>
@@ -8,13 +8,19 @@
 #include "engine/internals.hpp"
 #include "gpu/figures/report.hpp"
 #include "gpu/gpu.hpp"
+#include "os/clock.hpp"
 
 namespace scanjit::test {
 
 struct FigureOptions {
-  bool quick = false;      // fewer points, fewer repeats: to see that it works
-  std::string directory;   // an empty one, for caches
-  std::string program;     // this program, to be run as a process of its own
+  bool quick = false;     // fewer points, fewer repeats: to see that it works
+  std::string directory;  // an empty one, for caches
+  std::string program;    // this program, to be run as a process of its own
+  /// Milliseconds of os::steady_clock after which no further point is begun; 0: no limit.
+  std::int64_t deadline_ms = 0;
+  [[nodiscard]] bool late() const {
+    return deadline_ms != 0 && os::steady_clock().now_ms() > deadline_ms;
+  }
 };
 
 // picks.cpp

@@ -40,7 +40,8 @@ struct ZeroTensors {
 Result<ZeroTensors> zero_tensors(Gpu& gpu, const GatedDeltaHProblem& problem) {
   SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes s, reference::sizes_of(problem));
   ZeroTensors tensors;
-  for (const std::int64_t bytes : {2 * s.k, 2 * s.w, 2 * s.u, 4 * s.g, 4 * s.h0, 2 * s.h, 2 * s.v_new, 4 * s.ht}) {
+  for (const std::int64_t bytes :
+       {2 * s.k, 2 * s.w, 2 * s.u, 4 * s.g, 4 * s.h0, 2 * s.h, 2 * s.v_new, 4 * s.ht}) {
     SCANJIT_ASSIGN_OR_RETURN(GuardedBuffer buffer, GuardedBuffer::make(gpu, bytes, Guard::kBytes));
     SCANJIT_TRY(buffer.fill(0));
     tensors.buffers.push_back(std::move(buffer));
@@ -64,7 +65,8 @@ Status time_first_use(const std::string& cache, Report& report) {
   SCANJIT_ASSIGN_OR_RETURN(const Plan plan, engine.plan(map_problem(kShape, MapGate::kG)));
   const double seconds = seconds_since(start);
   const EngineStats stats = engine.stats();
-  report.judged("first use of a key from nothing", seconds, "s", 2, seconds <= 2 && stats.first_uses == 1,
+  report.judged("first use of a key from nothing", seconds, "s", 2,
+                seconds <= 2 && stats.first_uses == 1,
                 {{"source", to_string(plan.why().source)},
                  {"partial", plan.why().partial},
                  {"compiles", stats.compiles},
@@ -81,9 +83,12 @@ Status time_whole_space(const std::string& cache, Report& report) {
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> candidates, ops::candidates(*op, limits));
   const auto start = std::chrono::steady_clock::now();
-  SCANJIT_ASSIGN_OR_RETURN(const engine::TunedKey tuned, engine::tune_key(internals, {op}, candidates, {}));
+  SCANJIT_ASSIGN_OR_RETURN(const engine::TunedKey tuned,
+                           engine::tune_key(internals, {op}, candidates, {}));
   report.row("whole space of one key from nothing", seconds_since(start), "s", 6,
-             {{"configs", candidates.size()}, {"noise", tuned.noise}, {"busy", !tuned.record.has_value()}});
+             {{"configs", candidates.size()},
+              {"noise", tuned.noise},
+              {"busy", !tuned.record.has_value()}});
   return {};
 }
 
@@ -98,7 +103,9 @@ Status time_warm_start(Gpu& gpu, const std::string& cache, Report& report) {
   SCANJIT_TRY(gpu.synchronize());
   const bool nvrtc = nvrtc_is_loaded();
   report.judged("first launch from warm caches, one kernel", ms, "ms", 5, ms <= 5 && !nvrtc,
-                {{"nvrtc_loaded", nvrtc}, {"source", to_string(plan.why().source)}, {"binary_from", plan.why().binary_from}});
+                {{"nvrtc_loaded", nvrtc},
+                 {"source", to_string(plan.why().source)},
+                 {"binary_from", plan.why().binary_from}});
   return {};
 }
 
@@ -115,7 +122,8 @@ double time_calls(int calls, const Body& body) {
 }
 
 Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
-  const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG), small = map_problem({32, 1, 16}, MapGate::kG);
+  const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG),
+                           small = map_problem({32, 1, 16}, MapGate::kG);
   SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kReplay, cache, false));
   // Among a hundred other keys, as a server has them.
   for (std::int64_t n = 1; n <= 100; ++n) {
@@ -132,16 +140,20 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
   report.judged("look-up of a planned key", ns, "ns", 200, ns <= 200 && allocated == 0 && all_ok,
                 {{"allocations_in_1000_calls", allocated}});
 
-  // A launch of a kernel that is over sooner than the next call is made, against the bare driver call.
+  // A launch of a kernel that is over sooner than the next call is made, against the bare driver
+  // call.
   SCANJIT_ASSIGN_OR_RETURN(const ZeroTensors tensors, zero_tensors(gpu, small));
   SCANJIT_ASSIGN_OR_RETURN(const Plan small_plan, engine.plan(small));
   engine::Internals& internals = engine::internals(engine);
-  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op, ops::GatedDeltaH::make(small));
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                           ops::GatedDeltaH::make(small));
   const std::vector<ops::Stage> stages = op->stages(small_plan.why().config);
-  if (stages.size() != 1) return internal_error("the small problem has " + std::to_string(stages.size()) + " stages");
+  if (stages.size() != 1)
+    return internal_error("the small problem has " + std::to_string(stages.size()) + " stages");
   SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
   SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> kernel,
-                           internals.parts.loader->load(gpu.api(), context, *internals.provider, stages[0].source, gpu.facts().arch));
+                           internals.parts.loader->load(gpu.api(), context, *internals.provider,
+                                                        stages[0].source, gpu.facts().arch));
   ops::StageParams params;
   op->fill_params(0, ops::GatedDeltaH::addresses(tensors.args, {}), params);
   void* arguments[] = {params.bytes.data()};
@@ -158,12 +170,17 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
   const double bare = block_us([&] {
     gpu.api().cuLaunchKernel(kernel->function, static_cast<unsigned>(stages[0].grid), 1, 1,
                              static_cast<unsigned>(stages[0].source.threads), 1, 1,
-                             static_cast<unsigned>(stages[0].source.smem_bytes), gpu.stream(), arguments, nullptr);
+                             static_cast<unsigned>(stages[0].source.smem_bytes), gpu.stream(),
+                             arguments, nullptr);
   });
-  const double planned = block_us([&] { all_ok = small_plan.launch(tensors.args, {}, gpu.stream()).ok() && all_ok; });
-  const double one_step = block_us([&] { all_ok = engine.gated_delta_h(small, tensors.args, {}, gpu.stream()).ok() && all_ok; });
-  report.judged("host time of one launch of a plan", planned, "us", std::nullopt, all_ok && bare > 0, {{"bare_cuLaunchKernel", bare}});
-  report.judged("host time of one call in one step", one_step, "us", std::nullopt, all_ok, {{"bare_cuLaunchKernel", bare}});
+  const double planned =
+      block_us([&] { all_ok = small_plan.launch(tensors.args, {}, gpu.stream()).ok() && all_ok; });
+  const double one_step = block_us(
+      [&] { all_ok = engine.gated_delta_h(small, tensors.args, {}, gpu.stream()).ok() && all_ok; });
+  report.judged("host time of one launch of a plan", planned, "us", std::nullopt,
+                all_ok && bare > 0, {{"bare_cuLaunchKernel", bare}});
+  report.judged("host time of one call in one step", one_step, "us", std::nullopt, all_ok,
+                {{"bare_cuLaunchKernel", bare}});
   return {};
 }
 
@@ -180,8 +197,10 @@ void first_use_child(Gpu& gpu, const std::string& name, const std::string& cache
 
 void first_use(Gpu&, const FigureOptions& options, Report& report) {
   // In this order: the third and fourth start from what the first has left.
-  const std::pair<const char*, const char*> steps[] = {
-      {"first_use", "/first-use"}, {"whole_space", "/whole-space"}, {"warm_start", "/first-use"}, {"look_up", "/first-use"}};
+  const std::pair<const char*, const char*> steps[] = {{"first_use", "/first-use"},
+                                                       {"whole_space", "/whole-space"},
+                                                       {"warm_start", "/first-use"},
+                                                       {"look_up", "/first-use"}};
   for (const auto& [name, cache] : steps) {
     os::ProcessOptions process;
     process.argv = {options.program, "--child", name, "--cache", options.directory + cache};
@@ -198,7 +217,8 @@ void first_use(Gpu&, const FigureOptions& options, Report& report) {
       report.add(row);
       any = true;
     }
-    if (!any) report.failed(name, internal_error("the process said nothing: " + to_string(output->exit)));
+    if (!any)
+      report.failed(name, internal_error("the process said nothing: " + to_string(output->exit)));
   }
 }
 

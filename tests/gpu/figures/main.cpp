@@ -1,9 +1,10 @@
-// scanjit_gpu_figures: measures what the library promises about picks, first use and look-ups on the GPU it
-// stands on. One JSON line a figure on stdout; exit 0 if all limits hold, 1 if one is missed, 3 without a
-// GPU. --out FILE writes them as a benchmark file.
+// scanjit_gpu_figures: measures what the library promises about picks, first use and look-ups on
+// the GPU it stands on. One JSON line a figure on stdout; exit 0 if all limits hold, 1 if one is
+// missed, 3 without a GPU. --out FILE writes them as a benchmark file; after --seconds N no further
+// point is begun.
 
 #include <cstdio>
-#include <functional>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -34,13 +35,15 @@ constexpr Section kSections[] = {{"first_use", first_use},
                                  {"regret", held_out_regret}};
 
 int usage() {
-  std::fprintf(stderr, "usage: scanjit_gpu_figures [--quick] [--only SECTION] [--out FILE] | --digest | --commit | --gpu | --list\n");
+  std::fprintf(stderr,
+               "usage: scanjit_gpu_figures [--quick] [--only SECTION] [--seconds N] [--out FILE] | "
+               "--digest | --commit | --gpu | --list\n");
   return 2;
 }
 
 int run(const std::vector<std::string>& arguments) {
   FigureOptions options;
-  std::string only, out, child, cache, command;
+  std::string only, out, child, cache, seconds, command;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     command += (i == 0 ? "" : " ") + word;
@@ -64,16 +67,26 @@ int run(const std::vector<std::string>& arguments) {
     }
     if (word == "--gpu") {
       const Result<Gpu*> found = Gpu::get();
-      if (found.ok()) std::printf("%s|%s\n", (*found)->facts().name.c_str(), (*found)->facts().driver.c_str());
-      else std::fprintf(stderr, "skipped: %s\n", found.status().message().c_str());
+      if (found.ok())
+        std::printf("%s|%s\n", (*found)->facts().name.c_str(), (*found)->facts().driver.c_str());
+      else
+        std::fprintf(stderr, "skipped: %s\n", found.status().message().c_str());
       return found.ok() ? 0 : 3;
     }
-    if (word == "--quick") options.quick = true;
-    else if (word == "--only" && has_value) take(&only);
-    else if (word == "--out" && has_value) take(&out);
-    else if (word == "--child" && has_value) take(&child);
-    else if (word == "--cache" && has_value) take(&cache);
-    else return usage();
+    if (word == "--quick")
+      options.quick = true;
+    else if (word == "--only" && has_value)
+      take(&only);
+    else if (word == "--out" && has_value)
+      take(&out);
+    else if (word == "--seconds" && has_value)
+      take(&seconds);
+    else if (word == "--child" && has_value)
+      take(&child);
+    else if (word == "--cache" && has_value)
+      take(&cache);
+    else
+      return usage();
   }
 
   const Result<Gpu*> gpu = Gpu::get();
@@ -85,6 +98,9 @@ int run(const std::vector<std::string>& arguments) {
   if (!child.empty()) {
     first_use_child(**gpu, child, cache, report);
     return report.all_ok() ? 0 : 1;
+  }
+  if (const int limit = std::atoi(seconds.c_str()); limit > 0) {
+    options.deadline_ms = os::steady_clock().now_ms() + std::int64_t{1000} * limit;
   }
   const TemporaryDirectory directory;
   options.directory = directory.path();

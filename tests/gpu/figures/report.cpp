@@ -15,13 +15,13 @@ namespace scanjit::test {
 const char* source_digest() noexcept { return gpu_source_digest; }
 const char* source_commit() noexcept { return gpu_source_commit; }
 
-void Report::row(const std::string& what, double value, const std::string& unit, std::optional<double> limit,
-                 const Json& details) {
+void Report::row(const std::string& what, double value, const std::string& unit,
+                 std::optional<double> limit, const Json& details) {
   judged(what, value, unit, limit, !limit || value <= *limit, details);
 }
 
-void Report::judged(const std::string& what, double value, const std::string& unit, std::optional<double> limit, bool ok,
-                    const Json& details) {
+void Report::judged(const std::string& what, double value, const std::string& unit,
+                    std::optional<double> limit, bool ok, const Json& details) {
   Json row = {{"what", what}, {"value", value}, {"unit", unit}};
   row["limit"] = limit ? Json(*limit) : Json(nullptr);
   row["ok"] = ok;
@@ -30,7 +30,12 @@ void Report::judged(const std::string& what, double value, const std::string& un
 }
 
 void Report::failed(const std::string& what, const Status& status) {
-  add(Json{{"what", what}, {"value", nullptr}, {"unit", ""}, {"limit", nullptr}, {"ok", false}, {"error", status.to_string()}});
+  add(Json{{"what", what},
+           {"value", nullptr},
+           {"unit", ""},
+           {"limit", nullptr},
+           {"ok", false},
+           {"error", status.to_string()}});
 }
 
 void Report::add(const Json& row) {
@@ -55,7 +60,8 @@ Status Report::write(const std::string& path, Gpu& gpu, const std::string& comma
   std::string text = file.dump(1);
   text.resize(text.size() - 2);  // "\n}"
   text += ",\n \"rows\": [";
-  for (std::size_t i = 0; i < rows_.size(); ++i) text += (i == 0 ? "\n  " : ",\n  ") + rows_[i].dump();
+  for (std::size_t i = 0; i < rows_.size(); ++i)
+    text += (i == 0 ? "\n  " : ",\n  ") + rows_[i].dump();
   text += "\n ]\n}\n";
   std::ofstream out(path);
   out << text;

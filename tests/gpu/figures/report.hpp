@@ -15,12 +15,13 @@ using Json = nlohmann::ordered_json;
 
 class Report {
  public:
-  /// `limit` none: the figure only informs. A value above its limit is a miss. `details` are appended.
-  void row(const std::string& what, double value, const std::string& unit, std::optional<double> limit,
-           const Json& details = Json::object());
+  /// `limit` none: the figure only informs. A value above its limit is a miss. `details` are
+  /// appended.
+  void row(const std::string& what, double value, const std::string& unit,
+           std::optional<double> limit, const Json& details = Json::object());
   /// The same where more than a number decides.
-  void judged(const std::string& what, double value, const std::string& unit, std::optional<double> limit, bool ok,
-              const Json& details = Json::object());
+  void judged(const std::string& what, double value, const std::string& unit,
+              std::optional<double> limit, bool ok, const Json& details = Json::object());
   /// A figure that could not be had: a miss, with the reason.
   void failed(const std::string& what, const Status& status);
   /// A row as another process printed it.

@@ -3,7 +3,9 @@
 
 namespace scanjit::test {
 
-__device__ long long thread_index() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ long long thread_index() {
+  return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ long long thread_total() { return static_cast<long long>(gridDim.x) * blockDim.x; }
 
 extern "C" __global__ void hash_bytes(const HashParams p) {
@@ -37,7 +39,8 @@ extern "C" __global__ void fill_from_bank(const FillParams p) {
     for (int i = threadIdx.x; i < p.HV * key_vectors; i += blockDim.x) {
       const int head = i / key_vectors, v = i % key_vectors;
       const long long from =
-          (choose(p.seed, b, chunk, head / group, p.bank_chunks) * p.BT + t % p.BT) * group + head % group;
+          (choose(p.seed, b, chunk, head / group, p.bank_chunks) * p.BT + t % p.BT) * group +
+          head % group;
       reinterpret_cast<uint4*>(p.w)[(row * p.HV + head) * key_vectors + v] =
           reinterpret_cast<const uint4*>(p.bank_w)[from * key_vectors + v];
       if (p.gk != nullptr) {
@@ -49,7 +52,8 @@ extern "C" __global__ void fill_from_bank(const FillParams p) {
     for (int i = threadIdx.x; i < p.HV * value_vectors; i += blockDim.x) {
       const int head = i / value_vectors, v = i % value_vectors;
       const long long from =
-          (choose(p.seed, b, chunk, head / group, p.bank_chunks) * p.BT + t % p.BT) * group + head % group;
+          (choose(p.seed, b, chunk, head / group, p.bank_chunks) * p.BT + t % p.BT) * group +
+          head % group;
       reinterpret_cast<uint4*>(p.u)[(row * p.HV + head) * value_vectors + v] =
           reinterpret_cast<const uint4*>(p.bank_u)[from * value_vectors + v];
       if (v == 0 && p.g != nullptr) p.g[row * p.HV + head] = p.bank_g[from];

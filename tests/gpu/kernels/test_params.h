@@ -4,24 +4,26 @@
 
 namespace scanjit::test {
 
-// 64-bit sum over the words of a tensor, each mixed with its place: any changed, moved or swapped bit
-// changes it, and the order of adding does not.
+// 64-bit sum over the words of a tensor, each mixed with its place: any changed, moved or swapped
+// bit changes it, and the order of adding does not.
 struct HashParams {
   const unsigned char* bytes;  // 16-byte aligned
   long long count;             // bytes
   unsigned long long* sum;     // added to
 };
 
-// Dense inputs of many heads and sequences from a bank of generated chunks: chunk c of key head h of
-// sequence b takes the bank's chunk `choose(...)`, value head j of it the bank's value head j % (HV/H).
+// Dense inputs of many heads and sequences from a bank of generated chunks: chunk c of key head h
+// of sequence b takes the bank's chunk `choose(...)`, value head j of it the bank's value head j %
+// (HV/H).
 struct FillParams {
   // The bank: bank_chunks * BT tokens, one key head, HV/H value heads.
-  const unsigned short *bank_k, *bank_w, *bank_u;  // [tokens,1,K], [tokens,group,K], [tokens,group,V]
-  const float *bank_g, *bank_gk;                   // [tokens,group], [tokens,group,K]; or null
-  unsigned short *k, *w, *u;                       // [B,T,H,K], [B,T,HV,K], [B,T,HV,V]
-  float *g, *gk;                                   // [B,T,HV], [B,T,HV,K]; or null
+  const unsigned short *bank_k, *bank_w,
+      *bank_u;                    // [tokens,1,K], [tokens,group,K], [tokens,group,V]
+  const float *bank_g, *bank_gk;  // [tokens,group], [tokens,group,K]; or null
+  unsigned short *k, *w, *u;      // [B,T,H,K], [B,T,HV,K], [B,T,HV,V]
+  float *g, *gk;                  // [B,T,HV], [B,T,HV,K]; or null
   long long B, T;
-  int H, HV, K, V, BT;                             // K and V multiples of 8
+  int H, HV, K, V, BT;  // K and V multiples of 8
   int bank_chunks;
   unsigned long long seed;
 };
