@@ -87,22 +87,21 @@ tune_and_time() {
 
 # Without one: what an image build does for the servers that will have GPUs.
 compile_pack() {
-  local tuned=() status=0
-  local candidate
+  if grep -q '^missing  *NVRTC' <<<"$findings"; then
+    say
+    say "There is no GPU here and no NVRTC, NVIDIA's run-time compiler, so nothing can be compiled. NVRTC alone"
+    say "is enough, and is in the Python package nvidia-cuda-nvrtc:"
+    say "    python3 -m venv nvrtc && . nvrtc/bin/activate && pip install nvidia-cuda-nvrtc"
+    say "or in the package cuda-nvrtc-13-0 of NVIDIA's apt repository. Then run this again in the same shell."
+    exit 3
+  fi
+  local tuned=() candidate
   for candidate in "$root/configs/NVIDIA_H200.json" "$root/share/scanjit/configs/NVIDIA_H200.json"; do
     if [ -f "$candidate" ]; then tuned=(--tuned "$candidate"); fi
   done
   say
   say "No usable GPU here, so: compiling the shipped configs for the H200 into $out/pack"
-  "$scanjit" prewarm --arch sm_90a "${tuned[@]}" --out "$out/pack" || status=$?
-  if [ "$status" -ne 0 ]; then
-    say
-    say "If NVRTC, NVIDIA's run-time compiler, is what is missing: it is in the package cuda-nvrtc-13-0 of"
-    say "NVIDIA's apt repository, in every CUDA toolkit, and in the Python package nvidia-cuda-nvrtc:"
-    say "    python3 -m venv nvrtc && . nvrtc/bin/activate && pip install nvidia-cuda-nvrtc"
-    say "Then run this again in the same shell, or name the library: SCANJIT_NVRTC_LIBRARY=/path/to/libnvrtc.so.13"
-    exit "$status"
-  fi
+  "$scanjit" prewarm --arch sm_90a "${tuned[@]}" --out "$out/pack"
   say
   say "Done. Copy $out/pack into the image of a server with H200s and name it there:"
   say "    EngineOptions::pack_dirs = {\"/path/to/pack\"}"
@@ -133,7 +132,8 @@ fi
 mkdir -p "$out" || fail "cannot make the folder $out"
 
 doctor=0
-"$scanjit" doctor >&2 || doctor=$?
+findings="$("$scanjit" doctor)" || doctor=$?
+say "$findings"
 case "$doctor" in
   0) tune_and_time ;;
   3) compile_pack ;;
