@@ -49,7 +49,7 @@ def damaged_copies(golden):
 def main(root):
     configs = root / "configs"
     validators = {}
-    for name in ("tuned", "shapes", "model"):
+    for name in ("tuned", "shapes", "model", "shortlists"):
         schema = json.loads((configs / "schema" / f"{name}.schema.json").read_text())
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
         kind.check_schema(schema)
@@ -61,6 +61,7 @@ def main(root):
     files = [(path, "tuned") for path in [*sorted(configs.glob("*.json")), golden_path]]
     files += [(path, "shapes") for path in sorted((configs / "shapes").glob("*.json"))]
     files += [(path, "model") for path in sorted((configs / "models").glob("*.json"))]
+    files += [(configs / "shortlists.json", "shortlists")]
     for path, name in files:
         document = json.loads(path.read_text())
         if name == "tuned" and not str(document.get("schema", "")).startswith("scanjit-tuned/"):
