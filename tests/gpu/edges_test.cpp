@@ -147,8 +147,8 @@ TEST_CASE("A hundred thousand sequences launch", "[gpu][many_sequences]") {
     tokens += lengths.back();
   }
   GatedDeltaHProblem p = packed_problem(kMany, tokens);
-  p.K = p.V = 16;
-  p.has_h = true;
+  p.HV = 1;
+  p.K = p.V = p.BT = 16;
   const reference::GatedDeltaHInputs packed = inputs_of(p, lengths);
   const RunResult result = must(run(gpu, packed, {}));
   const std::string what =
