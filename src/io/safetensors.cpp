@@ -43,7 +43,8 @@ constexpr const char* kMetadataName = "__metadata__";
 std::string in_quotes(std::string_view name) {
   constexpr std::size_t kLongest = 80;
   std::string out = "\"";
-  for (const char c : name.substr(0, kLongest)) out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+  for (const char c : name.substr(0, kLongest))
+    out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
   return out + (name.size() > kLongest ? "...\"" : "\"");
 }
 
@@ -57,7 +58,8 @@ struct HeaderEntry {
 };
 
 /// Reads the header as the parser meets it, and stops the parser at the first thing that does not
-/// belong there: a hostile header costs no more than its own size. The function names are the parser's.
+/// belong there: a hostile header costs no more than its own size. The function names are the
+/// parser's.
 class HeaderReader : public json::json_sax_t {
  public:
   std::vector<HeaderEntry> entries;
@@ -67,7 +69,9 @@ class HeaderReader : public json::json_sax_t {
   bool start_object(std::size_t) override {
     switch (place_) {
       case Place::kStart: place_ = Place::kTop; return true;
-      case Place::kTopValue: place_ = name_ == kMetadataName ? Place::kMetadata : Place::kEntry; return true;
+      case Place::kTopValue:
+        place_ = name_ == kMetadataName ? Place::kMetadata : Place::kEntry;
+        return true;
       default: return unexpected("an object");
     }
   }
@@ -83,7 +87,8 @@ class HeaderReader : public json::json_sax_t {
       return true;
     }
     if (place_ == Place::kMetadata) {
-      if (metadata.count(key) != 0) return fail("the metadata key " + in_quotes(key) + " occurs twice");
+      if (metadata.count(key) != 0)
+        return fail("the metadata key " + in_quotes(key) + " occurs twice");
       field_ = key;
       place_ = Place::kMetadataValue;
       return true;
@@ -110,7 +115,10 @@ class HeaderReader : public json::json_sax_t {
     }
     if (place_ == Place::kEntry) {
       const HeaderEntry& entry = entries.back();
-      const char* missing = !entry.type ? "dtype" : !entry.shape ? "shape" : !entry.has_offsets ? "data_offsets" : nullptr;
+      const char* missing = !entry.type          ? "dtype"
+                            : !entry.shape       ? "shape"
+                            : !entry.has_offsets ? "data_offsets"
+                                                 : nullptr;
       if (missing != nullptr) return fail("the tensor " + in_quotes(name_) + " has no " + missing);
     }
     place_ = Place::kTop;
@@ -132,8 +140,8 @@ class HeaderReader : public json::json_sax_t {
   }
   bool end_array() override {
     if (place_ == Place::kOffsetItems && entries.back().offsets.size() != 2) {
-      return fail("data_offsets of " + in_quotes(name_) + " has " + std::to_string(entries.back().offsets.size()) +
-                  " values; it must have 2");
+      return fail("data_offsets of " + in_quotes(name_) + " has " +
+                  std::to_string(entries.back().offsets.size()) + " values; it must have 2");
     }
     place_ = Place::kEntry;
     return true;
@@ -145,8 +153,11 @@ class HeaderReader : public json::json_sax_t {
       return true;
     }
     if (place_ != Place::kType) return unexpected("a string");
-    const auto* const row = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& r) { return value == r.name; });
-    if (row == std::end(kTypes)) return fail("dtype of " + in_quotes(name_) + " is " + in_quotes(value) + ", which is unknown");
+    const auto* const row = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const TypeRow& r) { return value == r.name; });
+    if (row == std::end(kTypes))
+      return fail("dtype of " + in_quotes(name_) + " is " + in_quotes(value) +
+                  ", which is unknown");
     entries.back().type = row->type;
     place_ = Place::kEntry;
     return true;
@@ -156,33 +167,52 @@ class HeaderReader : public json::json_sax_t {
     HeaderEntry* entry = entries.empty() ? nullptr : &entries.back();
     if (place_ == Place::kShapeItems) {
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        return fail("shape of " + in_quotes(name_) + " has " + std::to_string(value) + "; the most is 2^63-1");
+        return fail("shape of " + in_quotes(name_) + " has " + std::to_string(value) +
+                    "; the most is 2^63-1");
       }
       if (entry->shape->size() == kMostDimensions) {
-        return fail("shape of " + in_quotes(name_) + " has more than " + std::to_string(kMostDimensions) + " dimensions");
+        return fail("shape of " + in_quotes(name_) + " has more than " +
+                    std::to_string(kMostDimensions) + " dimensions");
       }
       entry->shape->push_back(static_cast<std::int64_t>(value));
       return true;
     }
     if (place_ == Place::kOffsetItems) {
-      if (entry->offsets.size() == 2) return fail("data_offsets of " + in_quotes(name_) + " has more than 2 values");
+      if (entry->offsets.size() == 2)
+        return fail("data_offsets of " + in_quotes(name_) + " has more than 2 values");
       entry->offsets.push_back(value);
       return true;
     }
     return unexpected("the number " + std::to_string(value));
   }
-  bool number_integer(std::int64_t value) override { return unexpected("the negative number " + std::to_string(value)); }
-  bool number_float(double, const std::string& text) override { return unexpected("the number " + text.substr(0, 40)); }
+  bool number_integer(std::int64_t value) override {
+    return unexpected("the negative number " + std::to_string(value));
+  }
+  bool number_float(double, const std::string& text) override {
+    return unexpected("the number " + text.substr(0, 40));
+  }
   bool boolean(bool value) override { return unexpected(value ? "true" : "false"); }
   bool null() override { return unexpected("null"); }
   bool binary(json::binary_t&) override { return unexpected("bytes"); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
     return fail("the header is no JSON: byte " + std::to_string(position));
   }
 
  private:
   enum class Place {
-    kStart, kTop, kTopValue, kEntry, kType, kShape, kShapeItems, kOffsets, kOffsetItems, kMetadata, kMetadataValue, kEnd
+    kStart,
+    kTop,
+    kTopValue,
+    kEntry,
+    kType,
+    kShape,
+    kShapeItems,
+    kOffsets,
+    kOffsetItems,
+    kMetadata,
+    kMetadataValue,
+    kEnd
   };
 
   bool fail(std::string message) {
@@ -193,13 +223,21 @@ class HeaderReader : public json::json_sax_t {
     switch (place_) {
       case Place::kStart:
       case Place::kEnd: return fail("the header is " + what + "; it must be an object");
-      case Place::kTopValue: return fail(in_quotes(name_) + " is " + what + "; it must be an object");
-      case Place::kType: return fail("dtype of " + in_quotes(name_) + " is " + what + "; it must be a string");
-      case Place::kShape: return fail("shape of " + in_quotes(name_) + " is " + what + "; it must be an array");
-      case Place::kOffsets: return fail("data_offsets of " + in_quotes(name_) + " is " + what + "; it must be an array");
-      case Place::kShapeItems: return fail("shape of " + in_quotes(name_) + " has " + what + "; it must have integers from 0");
+      case Place::kTopValue:
+        return fail(in_quotes(name_) + " is " + what + "; it must be an object");
+      case Place::kType:
+        return fail("dtype of " + in_quotes(name_) + " is " + what + "; it must be a string");
+      case Place::kShape:
+        return fail("shape of " + in_quotes(name_) + " is " + what + "; it must be an array");
+      case Place::kOffsets:
+        return fail("data_offsets of " + in_quotes(name_) + " is " + what +
+                    "; it must be an array");
+      case Place::kShapeItems:
+        return fail("shape of " + in_quotes(name_) + " has " + what +
+                    "; it must have integers from 0");
       case Place::kOffsetItems:
-        return fail("data_offsets of " + in_quotes(name_) + " has " + what + "; it must have integers from 0");
+        return fail("data_offsets of " + in_quotes(name_) + " has " + what +
+                    "; it must have integers from 0");
       case Place::kMetadataValue:
         return fail("metadata " + in_quotes(field_) + " is " + what + "; it must be a string");
       default: return fail(what + " stands where the header cannot have it");
@@ -218,7 +256,8 @@ std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, Te
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::uint64_t bytes = element_bytes(type);
   for (const std::int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) return std::nullopt;
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
+      return std::nullopt;
   }
   return bytes;
 }
@@ -232,32 +271,37 @@ Result<Header> parse_header(std::string_view text, std::uint64_t data_bytes) {
   if (text.empty() || text.front() != '{') return corrupt("the header does not begin with {");
   HeaderReader reader;
   const bool whole = json::sax_parse(text.begin(), text.end(), &reader);
-  if (!whole || !reader.error.empty()) return corrupt(reader.error.empty() ? "the header is no JSON" : reader.error);
+  if (!whole || !reader.error.empty())
+    return corrupt(reader.error.empty() ? "the header is no JSON" : reader.error);
 
   for (const HeaderEntry& entry : reader.entries) {
     const std::uint64_t begin = entry.offsets[0], end = entry.offsets[1];
     if (begin > end || end > data_bytes) {
-      return corrupt("data_offsets of " + in_quotes(entry.name) + " are " + std::to_string(begin) + " to " +
-                     std::to_string(end) + "; the file has " + std::to_string(data_bytes) + " bytes of data");
+      return corrupt("data_offsets of " + in_quotes(entry.name) + " are " + std::to_string(begin) +
+                     " to " + std::to_string(end) + "; the file has " + std::to_string(data_bytes) +
+                     " bytes of data");
     }
     const std::optional<std::uint64_t> bytes = bytes_of(*entry.shape, *entry.type);
     if (!bytes) return corrupt("shape of " + in_quotes(entry.name) + " exceeds 2^64 bytes");
     if (*bytes != end - begin) {
-      return corrupt("data_offsets of " + in_quotes(entry.name) + " hold " + std::to_string(end - begin) +
-                     " bytes; its shape and dtype need " + std::to_string(*bytes));
+      return corrupt("data_offsets of " + in_quotes(entry.name) + " hold " +
+                     std::to_string(end - begin) + " bytes; its shape and dtype need " +
+                     std::to_string(*bytes));
     }
   }
-  std::stable_sort(reader.entries.begin(), reader.entries.end(),
-                   [](const HeaderEntry& a, const HeaderEntry& b) { return a.offsets < b.offsets; });
+  std::stable_sort(
+      reader.entries.begin(), reader.entries.end(),
+      [](const HeaderEntry& a, const HeaderEntry& b) { return a.offsets < b.offsets; });
   std::uint64_t covered = 0;
   for (const HeaderEntry& entry : reader.entries) {
     if (entry.offsets[0] < covered) {
-      return corrupt("the data of " + in_quotes(entry.name) + " begins at byte " + std::to_string(entry.offsets[0]) +
+      return corrupt("the data of " + in_quotes(entry.name) + " begins at byte " +
+                     std::to_string(entry.offsets[0]) +
                      ", inside another tensor's, which ends at " + std::to_string(covered));
     }
     if (entry.offsets[0] > covered) {
-      return corrupt("bytes " + std::to_string(covered) + " to " + std::to_string(entry.offsets[0]) +
-                     " of the data belong to no tensor");
+      return corrupt("bytes " + std::to_string(covered) + " to " +
+                     std::to_string(entry.offsets[0]) + " of the data belong to no tensor");
     }
     covered = entry.offsets[1];
   }
@@ -270,7 +314,8 @@ Result<Header> parse_header(std::string_view text, std::uint64_t data_bytes) {
 
 std::uint64_t little_endian(const std::byte* bytes) {
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) value |= static_cast<std::uint64_t>(bytes[i]) << (8 * i);
+  for (std::size_t i = 0; i < kLengthBytes; ++i)
+    value |= static_cast<std::uint64_t>(bytes[i]) << (8 * i);
   return value;
 }
 
@@ -278,31 +323,38 @@ Result<std::uint64_t> header_length(const std::byte* start, std::uint64_t file_b
   const std::uint64_t length = little_endian(start);
   const std::uint64_t most = std::min(kMaxHeaderBytes, file_bytes - kLengthBytes);
   if (length > most) {
-    return corrupt("the header has " + std::to_string(length) + " bytes by its length field; at most " +
-                   std::to_string(most) + " are possible");
+    return corrupt("the header has " + std::to_string(length) +
+                   " bytes by its length field; at most " + std::to_string(most) + " are possible");
   }
   return length;
 }
 
 Status too_short(std::uint64_t bytes) {
-  return corrupt("the file has " + std::to_string(bytes) + " bytes; its header length alone takes 8");
+  return corrupt("the file has " + std::to_string(bytes) +
+                 " bytes; its header length alone takes 8");
 }
 
 std::vector<TensorView> views_of(Header header, const std::byte* data) {
   std::vector<TensorView> views;
   views.reserve(header.entries.size());
   for (HeaderEntry& entry : header.entries) {
-    views.push_back({std::move(entry.name), *entry.type, std::move(*entry.shape),
-                     {data + entry.offsets[0], static_cast<std::size_t>(entry.offsets[1] - entry.offsets[0])}});
+    views.push_back(
+        {std::move(entry.name),
+         *entry.type,
+         std::move(*entry.shape),
+         {data + entry.offsets[0], static_cast<std::size_t>(entry.offsets[1] - entry.offsets[0])}});
   }
   return views;
 }
 
-Status out_of_memory(const std::string& what) { return Status(ErrorCode::kOutOfMemory, "no memory for " + what); }
+Status out_of_memory(const std::string& what) {
+  return Status(ErrorCode::kOutOfMemory, "no memory for " + what);
+}
 
 /// The error with the file's name before it and in its details.
 Status in_file(const Status& status, const std::string& path) {
-  return Status(status.code(), path + ": " + status.message(), {.compile_log = {}, .path = path, .cuda_result = 0});
+  return Status(status.code(), path + ": " + status.message(),
+                {.compile_log = {}, .path = path, .cuda_result = 0});
 }
 
 Status check_tensors(std::span<const TensorView> tensors) {
@@ -311,28 +363,33 @@ Status check_tensors(std::span<const TensorView> tensors) {
     if (tensor.name.empty() || tensor.name == kMetadataName) {
       return invalid_argument("the tensor name " + in_quotes(tensor.name) + " is reserved");
     }
-    if (!names.insert(tensor.name).second) return invalid_argument("two tensors are named " + in_quotes(tensor.name));
+    if (!names.insert(tensor.name).second)
+      return invalid_argument("two tensors are named " + in_quotes(tensor.name));
     if (element_bytes(tensor.type) == 0) {
       return invalid_argument("the type of " + in_quotes(tensor.name) + " is " +
                               std::to_string(static_cast<int>(tensor.type)) + ", which is unknown");
     }
     const std::optional<std::uint64_t> bytes = bytes_of(tensor.shape, tensor.type);
     if (!bytes || *bytes != tensor.data.size()) {
-      return invalid_argument("the tensor " + in_quotes(tensor.name) + " has " + std::to_string(tensor.data.size()) +
-                              " bytes; its shape and type need " + (bytes ? std::to_string(*bytes) : "more than 2^64"));
+      return invalid_argument(
+          "the tensor " + in_quotes(tensor.name) + " has " + std::to_string(tensor.data.size()) +
+          " bytes; its shape and type need " + (bytes ? std::to_string(*bytes) : "more than 2^64"));
     }
   }
   return Status();
 }
 
 /// The header, padded with spaces so that the data begin at a multiple of 8.
-std::string header_of(const std::vector<const TensorView*>& tensors, const std::map<std::string, std::string>& metadata) {
+std::string header_of(const std::vector<const TensorView*>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
   json header = json::object();
   if (!metadata.empty()) header[kMetadataName] = metadata;
   std::uint64_t offset = 0;
   for (const TensorView* tensor : tensors) {
     const std::uint64_t end = offset + tensor->data.size();
-    header[tensor->name] = {{"dtype", to_string(tensor->type)}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}};
+    header[tensor->name] = {{"dtype", to_string(tensor->type)},
+                            {"shape", tensor->shape},
+                            {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -363,9 +420,13 @@ class TemporaryFile {
 
   [[nodiscard]] bool made() const noexcept { return error_ == 0; }
   [[nodiscard]] int error() const noexcept { return error_; }
-  bool write(const void* data, std::size_t bytes) { return bytes == 0 || std::fwrite(data, 1, bytes, file_) == bytes; }
+  bool write(const void* data, std::size_t bytes) {
+    return bytes == 0 || std::fwrite(data, 1, bytes, file_) == bytes;
+  }
   bool close() { return std::fclose(std::exchange(file_, nullptr)) == 0; }
-  bool rename_to(const std::string& path) { return renamed_ = std::rename(path_.c_str(), path.c_str()) == 0; }
+  bool rename_to(const std::string& path) {
+    return renamed_ = std::rename(path_.c_str(), path.c_str()) == 0;
+  }
 
  private:
   std::string path_;
@@ -374,16 +435,21 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-Status write_file(const std::string& path, const std::string& header, const std::vector<const TensorView*>& tensors) {
+Status write_file(const std::string& path, const std::string& header,
+                  const std::vector<const TensorView*>& tensors) {
   const auto failed = [&](const char* doing, int error) {
-    return io_error(path + ": " + doing + " failed: " + std::generic_category().message(error), path);
+    return io_error(path + ": " + doing + " failed: " + std::generic_category().message(error),
+                    path);
   };
   TemporaryFile file(path);
   if (!file.made()) return failed("creating a file beside it", file.error());
   std::array<unsigned char, kLengthBytes> length{};
-  for (std::size_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
-  bool written = file.write(length.data(), length.size()) && file.write(header.data(), header.size());
-  for (const TensorView* tensor : tensors) written = written && file.write(tensor->data.data(), tensor->data.size());
+  for (std::size_t i = 0; i < kLengthBytes; ++i)
+    length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
+  bool written =
+      file.write(length.data(), length.size()) && file.write(header.data(), header.size());
+  for (const TensorView* tensor : tensors)
+    written = written && file.write(tensor->data.data(), tensor->data.size());
   if (!written) return failed("writing", errno);
   if (!file.close()) return failed("writing", errno);
   if (!file.rename_to(path)) return failed("renaming", errno);
@@ -410,7 +476,8 @@ Result<Safetensors> Safetensors::read(const std::string& path) {
   try {
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path, error);
-    if (status.type() == std::filesystem::file_type::not_found) return not_found(path + " does not exist", path);
+    if (status.type() == std::filesystem::file_type::not_found)
+      return not_found(path + " does not exist", path);
     if (status.type() != std::filesystem::file_type::regular) {
       return io_error(path + (error ? ": " + error.message() : " is no regular file"), path);
     }
@@ -421,9 +488,12 @@ Result<Safetensors> Safetensors::read(const std::string& path) {
     std::ifstream stream(path, std::ios::binary);
     std::array<std::byte, kLengthBytes> start{};
     const auto read_bytes = [&](void* to, std::uint64_t bytes) {
-      return bytes == 0 || stream.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes)).good();
+      return bytes == 0 ||
+             stream.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes)).good();
     };
-    const auto unreadable = [&] { return io_error(path + " cannot be read, or shrank while it was read", path); };
+    const auto unreadable = [&] {
+      return io_error(path + " cannot be read, or shrank while it was read", path);
+    };
     if (!read_bytes(start.data(), kLengthBytes)) return unreadable();
     const Result<std::uint64_t> length = header_length(start.data(), file_bytes);
     if (!length.ok()) return in_file(length.status(), path);
@@ -435,14 +505,16 @@ Result<Safetensors> Safetensors::read(const std::string& path) {
     Result<Header> header = parse_header(text, data_bytes);
     if (!header.ok()) return in_file(header.status(), path);
     Safetensors file;
-    file.buffer_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(data_bytes));
+    file.buffer_ =
+        std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(data_bytes));
     if (!read_bytes(file.buffer_.get(), data_bytes)) return unreadable();
     file.metadata_ = std::move(header->metadata);
     file.tensors_ = views_of(std::move(*header), file.buffer_.get());
     return file;
   } catch (const std::bad_alloc&) {
     return out_of_memory(path);
-  } catch (const std::exception& foreign) {  // of the JSON parser, the file system or a string's length
+  } catch (
+      const std::exception& foreign) {  // of the JSON parser, the file system or a string's length
     return internal_error(path + ": " + foreign.what());
   }
 }
@@ -484,8 +556,9 @@ Status write_safetensors(const std::string& path, std::span<const TensorView> te
     });
     const std::string header = header_of(ordered, metadata);
     if (header.size() > kMaxHeaderBytes) {
-      return invalid_argument("the header has " + std::to_string(header.size()) + " bytes; at most " +
-                              std::to_string(kMaxHeaderBytes) + " are allowed");
+      return invalid_argument("the header has " + std::to_string(header.size()) +
+                              " bytes; at most " + std::to_string(kMaxHeaderBytes) +
+                              " are allowed");
     }
     return write_file(path, header, ordered);
   } catch (const std::bad_alloc&) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 #include <numeric>
+#include <vector>
 
 #include "reference/random.hpp"
 
@@ -21,7 +21,8 @@ class Dice {
 
   /// In [low, high].
   std::int64_t between(std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(random_bits(seed_, 0, next_++) % static_cast<std::uint64_t>(high - low + 1));
+    return low + static_cast<std::int64_t>(random_bits(seed_, 0, next_++) %
+                                           static_cast<std::uint64_t>(high - low + 1));
   }
   bool chance(int percent) { return between(1, 100) <= percent; }
   template <class T, std::size_t N>
@@ -40,8 +41,10 @@ std::int64_t stride(Dice* dice, std::int64_t row, std::int64_t multiple) {
 
 /// A length that is awkward for chunks of BT.
 std::int64_t length(Dice* dice, std::int64_t BT, std::int64_t most) {
-  const std::int64_t awkward[] = {0, 1, 2, BT - 1, BT, BT + 1, 2 * BT - 1, 2 * BT, 2 * BT + 1, 3 * BT};
-  const std::int64_t drawn = dice->chance(60) ? dice->pick(awkward) : dice->between(0, dice->chance(20) ? most : 6 * BT);
+  const std::int64_t awkward[] = {0,      1,          2,      BT - 1,     BT,
+                                  BT + 1, 2 * BT - 1, 2 * BT, 2 * BT + 1, 3 * BT};
+  const std::int64_t drawn =
+      dice->chance(60) ? dice->pick(awkward) : dice->between(0, dice->chance(20) ? most : 6 * BT);
   return std::min(drawn, most);
 }
 
@@ -80,10 +83,13 @@ void choose_lengths(Dice* dice, std::int64_t budget, GatedDeltaHCase* c) {
     return;
   }
   p.B = 1;
-  p.sequences = dice->chance(3) ? 0 : dice->chance(15) ? dice->between(60, 140) : dice->between(1, 12);
+  p.sequences = dice->chance(3)    ? 0
+                : dice->chance(15) ? dice->between(60, 140)
+                                   : dice->between(1, 12);
   std::int64_t left = budget;
   for (std::int64_t n = 0; n < p.sequences; ++n) {
-    const std::int64_t fair = dice->chance(10) ? left : std::min(left, 2 * (left / (p.sequences - n)) + 2);
+    const std::int64_t fair =
+        dice->chance(10) ? left : std::min(left, 2 * (left / (p.sequences - n)) + 2);
     const std::int64_t next = length(dice, p.BT, fair);
     c->generator.lengths.push_back(next);
     left -= next;
@@ -109,14 +115,16 @@ void choose_lengths(Dice* dice, std::int64_t budget, GatedDeltaHCase* c) {
 }
 
 /// Distinct slots in a random order, some replaced by -1 or by slots that do not exist.
-std::vector<std::int64_t> choose_indices(Dice* dice, std::int64_t N, std::int64_t slots, bool repeat,
-                                         IndexType type) {
-  const std::int64_t outside[] = {slots, -2, slots + 1, type == IndexType::kInt32 ? INT32_MAX : INT64_MAX,
+std::vector<std::int64_t> choose_indices(Dice* dice, std::int64_t N, std::int64_t slots,
+                                         bool repeat, IndexType type) {
+  const std::int64_t outside[] = {slots, -2, slots + 1,
+                                  type == IndexType::kInt32 ? INT32_MAX : INT64_MAX,
                                   type == IndexType::kInt32 ? INT32_MIN : INT64_MIN};
   std::vector<std::int64_t> order(static_cast<std::size_t>(slots));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   for (std::size_t i = order.size(); i > 1; --i) {
-    std::swap(order[i - 1], order[static_cast<std::size_t>(dice->between(0, static_cast<std::int64_t>(i) - 1))]);
+    std::swap(order[i - 1],
+              order[static_cast<std::size_t>(dice->between(0, static_cast<std::int64_t>(i) - 1))]);
   }
   std::vector<std::int64_t> indices;
   const bool missing = dice->chance(50), wrong = dice->chance(30);
@@ -136,7 +144,8 @@ void choose_states(Dice* dice, GatedDeltaHCase* c) {
   const std::int64_t multiple = p.aligned16 ? 4 : 1;
   const auto slots = [&](bool indexed) {
     // A slot count of 0 means N, so a pool that a problem shrinks keeps one slot.
-    return !indexed ? (dice->chance(50) ? 0 : N + dice->between(0, 3)) : std::max<std::int64_t>(1, N + dice->between(-2, 4));
+    return !indexed ? (dice->chance(50) ? 0 : N + dice->between(0, 3))
+                    : std::max<std::int64_t>(1, N + dice->between(-2, 4));
   };
   p.index_type = dice->chance(50) ? IndexType::kInt32 : IndexType::kInt64;
   c->ht_in_place = p.has_h0 && p.has_ht && dice->chance(40);
@@ -157,7 +166,8 @@ void choose_states(Dice* dice, GatedDeltaHCase* c) {
     p.has_ht_indices = dice->chance(50);
     p.ht_slots = slots(p.has_ht_indices);
     p.ht_slot_stride = stride(dice, states, multiple);
-    if (p.has_ht_indices) c->generator.ht_indices = choose_indices(dice, N, p.ht_slots, false, p.index_type);
+    if (p.has_ht_indices)
+      c->generator.ht_indices = choose_indices(dice, N, p.ht_slots, false, p.index_type);
   }
 }
 
@@ -178,7 +188,9 @@ void choose_strides(Dice* dice, GatedDeltaHCase* c) {
 class Line {
  public:
   explicit Line(std::string start) : text_(std::move(start)) {}
-  void add(const char* name, std::int64_t value) { text_ += std::string(" ") + name + "=" + std::to_string(value); }
+  void add(const char* name, std::int64_t value) {
+    text_ += std::string(" ") + name + "=" + std::to_string(value);
+  }
   void add(const char* name, const char* value) { text_ += std::string(" ") + name + "=" + value; }
   void add_if(const char* name, std::int64_t value) {
     if (value != 0) add(name, value);
@@ -208,11 +220,13 @@ GatedDeltaHCase random_case(std::uint64_t seed, std::int64_t max_tokens) {
   GatedDeltaHProblem& p = c.problem;
   choose_shape(&dice, &p);
   // Half of the cases are short; long ones give up heads before tokens.
-  std::int64_t budget = dice.chance(50) ? std::min<std::int64_t>(max_tokens, 12 * p.BT) : max_tokens;
+  std::int64_t budget =
+      dice.chance(50) ? std::min<std::int64_t>(max_tokens, 12 * p.BT) : max_tokens;
   const auto too_large = [&] {
     const std::int64_t states = p.HV * p.K * p.V;
     // The most chunks that the budget can be cut into by the lengths drawn below, gaps included.
-    return budget * states > kMostProducts || (p.has_h && (budget / p.BT + 150) * states > kMostStates);
+    return budget * states > kMostProducts ||
+           (p.has_h && (budget / p.BT + 150) * states > kMostStates);
   };
   if (too_large() && p.HV > p.H) p.HV = p.H * 2;
   if (too_large() && p.HV > 2) p.HV = p.H = 2;
@@ -224,7 +238,10 @@ GatedDeltaHCase random_case(std::uint64_t seed, std::int64_t max_tokens) {
   if (!p.aligned16) c.misalign_elements = static_cast<int>(dice.between(0, 7));
   if (dice.chance(50)) {
     const std::vector<std::int64_t>& lengths = c.generator.lengths;
-    const std::int64_t longest = !p.packed ? p.T : lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+    const std::int64_t longest = !p.packed ? p.T
+                                 : lengths.empty()
+                                     ? 0
+                                     : *std::max_element(lengths.begin(), lengths.end());
     p.max_tokens = longest + dice.between(0, p.BT);
   }
   constexpr GateSet kGateSets[] = {GateSet::kStrong, GateSet::kSlow, GateSet::kNone};

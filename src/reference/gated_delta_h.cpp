@@ -26,20 +26,23 @@ std::string text(std::int64_t value) { return std::to_string(value); }
 
 Status check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return Status();
-  return invalid_argument(std::string(name) + " is " + text(value) + "; it must be " + text(least) + " to " + text(most));
+  return invalid_argument(std::string(name) + " is " + text(value) + "; it must be " + text(least) +
+                          " to " + text(most));
 }
 
 Status fill_stride(const char* name, std::int64_t given, std::int64_t row, std::int64_t* stride) {
   *stride = given == 0 ? row : given;
   if (*stride >= row) return Status();
-  return invalid_argument(std::string(name) + " is " + text(given) + "; a row has " + text(row) + " elements");
+  return invalid_argument(std::string(name) + " is " + text(given) + "; a row has " + text(row) +
+                          " elements");
 }
 
 }  // namespace
 
 Result<GatedDeltaHSizes> sizes_of(const GatedDeltaHProblem& p) {
   if (p.dtype != DType::kBf16 && p.dtype != DType::kF16) {
-    return invalid_argument("dtype is " + text(static_cast<int>(p.dtype)) + "; it must be bf16 or f16");
+    return invalid_argument("dtype is " + text(static_cast<int>(p.dtype)) +
+                            "; it must be bf16 or f16");
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   SCANJIT_TRY(check_range("B", p.B, p.packed ? 1 : 0, p.packed ? 1 : kMost));
@@ -48,12 +51,15 @@ Result<GatedDeltaHSizes> sizes_of(const GatedDeltaHProblem& p) {
   SCANJIT_TRY(check_range("HV", p.HV, 1, kMost));
   SCANJIT_TRY(check_range("K", p.K, 1, 256));
   SCANJIT_TRY(check_range("V", p.V, 1, kMost));
-  if (p.HV % p.H != 0) return invalid_argument("HV is " + text(p.HV) + "; it must be a multiple of H, " + text(p.H));
-  if (p.BT != 16 && p.BT != 32 && p.BT != 64) return invalid_argument("BT is " + text(p.BT) + "; it must be 16, 32 or 64");
+  if (p.HV % p.H != 0)
+    return invalid_argument("HV is " + text(p.HV) + "; it must be a multiple of H, " + text(p.H));
+  if (p.BT != 16 && p.BT != 32 && p.BT != 64)
+    return invalid_argument("BT is " + text(p.BT) + "; it must be 16, 32 or 64");
   if (p.packed) {
     SCANJIT_TRY(check_range("sequences", p.sequences, 0, kMost));
   } else if (p.sequences != 0 && p.sequences != p.B) {
-    return invalid_argument("sequences is " + text(p.sequences) + "; without packing it must be 0 or B, " + text(p.B));
+    return invalid_argument("sequences is " + text(p.sequences) +
+                            "; without packing it must be 0 or B, " + text(p.B));
   }
   SCANJIT_TRY(check_range("h0_slots", p.h0_slots, 0, kMost));
   SCANJIT_TRY(check_range("ht_slots", p.ht_slots, 0, kMost));
@@ -113,8 +119,8 @@ struct Sequence {
 
 Status check_size(const char* name, std::size_t got, std::int64_t wanted) {
   if (got == static_cast<std::size_t>(wanted)) return Status();
-  return invalid_argument(std::string(name) + " has " + std::to_string(got) + " elements; the problem needs " +
-                          text(wanted));
+  return invalid_argument(std::string(name) + " has " + std::to_string(got) +
+                          " elements; the problem needs " + text(wanted));
 }
 
 Status check_inputs(const GatedDeltaHInputs& in, const GatedDeltaHSizes& s) {
@@ -126,20 +132,23 @@ Status check_inputs(const GatedDeltaHInputs& in, const GatedDeltaHSizes& s) {
   SCANJIT_TRY(check_size("gk", in.gk.size(), s.gk));
   SCANJIT_TRY(check_size("h0", in.h0.size(), s.h0));
   SCANJIT_TRY(check_size("cu_seqlens", in.cu_seqlens.size(), p.packed ? s.N + 1 : 0));
-  SCANJIT_TRY(check_size("chunk_offsets", in.chunk_offsets.size(), p.packed && p.has_chunk_offsets ? s.N : 0));
+  SCANJIT_TRY(check_size("chunk_offsets", in.chunk_offsets.size(),
+                         p.packed && p.has_chunk_offsets ? s.N : 0));
   SCANJIT_TRY(check_size("h0_indices", in.h0_indices.size(), p.has_h0_indices ? s.N : 0));
   SCANJIT_TRY(check_size("ht_indices", in.ht_indices.size(), p.has_ht_indices ? s.N : 0));
   return Status();
 }
 
 /// The slot that an index names, or -1; sets `bit` if the index is neither a slot nor -1.
-std::int64_t slot_of(std::int64_t index, std::int64_t slots, std::uint32_t bit, std::uint32_t* status) {
+std::int64_t slot_of(std::int64_t index, std::int64_t slots, std::uint32_t bit,
+                     std::uint32_t* status) {
   if (index >= 0 && index < slots) return index;
   if (index != -1) *status |= bit;
   return -1;
 }
 
-std::vector<Sequence> find_sequences(const GatedDeltaHInputs& in, const GatedDeltaHSizes& s, std::uint32_t* status) {
+std::vector<Sequence> find_sequences(const GatedDeltaHInputs& in, const GatedDeltaHSizes& s,
+                                     std::uint32_t* status) {
   const GatedDeltaHProblem& p = in.problem;
   std::vector<Sequence> sequences(static_cast<std::size_t>(s.N));
   std::int64_t chunks_before = 0;
@@ -165,8 +174,10 @@ std::vector<Sequence> find_sequences(const GatedDeltaHInputs& in, const GatedDel
       *status |= 1U;
       continue;
     }
-    if (p.has_h0) sequence.h0_slot = p.has_h0_indices ? slot_of(in.h0_indices[n], s.h0_slots, 2U, status) : row;
-    if (p.has_ht) sequence.ht_slot = p.has_ht_indices ? slot_of(in.ht_indices[n], s.ht_slots, 4U, status) : row;
+    if (p.has_h0)
+      sequence.h0_slot = p.has_h0_indices ? slot_of(in.h0_indices[n], s.h0_slots, 2U, status) : row;
+    if (p.has_ht)
+      sequence.ht_slot = p.has_ht_indices ? slot_of(in.ht_indices[n], s.ht_slots, 4U, status) : row;
   }
   return sequences;
 }
@@ -184,7 +195,8 @@ void keep_last_writers(std::vector<Sequence>* sequences) {
   }
 }
 
-/// 2^x or e^x. In f32 as a kernel has it: one multiply brings base e to base 2, tiny results become 0.
+/// 2^x or e^x. In f32 as a kernel has it: one multiply brings base e to base 2, tiny results become
+/// 0.
 template <class Real>
 Real gate_factor(Real x, GateBase base) {
   if constexpr (std::is_same_v<Real, float>) {
@@ -198,16 +210,18 @@ Real gate_factor(Real x, GateBase base) {
 }
 
 constexpr std::int64_t kColumns = 32;  // columns of V that one task owns
-constexpr std::int64_t kTile = 4;      // the products below work on kTile x kTile sums held in registers
+constexpr std::int64_t kTile =
+    4;  // the products below work on kTile x kTile sums held in registers
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// out[r][c] = start[r][c] + sum_i a[i*a_inner + r*a_outer] * b[i][c] for r < rows (a multiple of kTile)
-/// and c < kColumns, i from 0 to inner-1 in this order. b, start and out have rows of kColumns.
-void multiply(const double* a, std::int64_t a_outer, std::int64_t a_inner, const double* b, std::int64_t rows,
-              std::int64_t inner, const double* start, double* out) {
+/// out[r][c] = start[r][c] + sum_i a[i*a_inner + r*a_outer] * b[i][c] for r < rows (a multiple of
+/// kTile) and c < kColumns, i from 0 to inner-1 in this order. b, start and out have rows of
+/// kColumns.
+void multiply(const double* a, std::int64_t a_outer, std::int64_t a_inner, const double* b,
+              std::int64_t rows, std::int64_t inner, const double* start, double* out) {
   for (std::int64_t r = 0; r < rows; r += kTile) {
     for (std::int64_t c = 0; c < kColumns; c += kTile) {
       double sum[kTile][kTile];
@@ -234,11 +248,18 @@ void multiply(const double* a, std::int64_t a_outer, std::int64_t a_inner, const
 template <class Real>
 class ColumnScan {
  public:
-  ColumnScan(const GatedDeltaHInputs& in, const GatedDeltaHSizes& sizes, Variant variant, GatedDeltaHOutputs* out)
-      : in_(in), p_(in.problem), s_(sizes), variant_(variant), out_(*out),
+  ColumnScan(const GatedDeltaHInputs& in, const GatedDeltaHSizes& sizes, Variant variant,
+             GatedDeltaHOutputs* out)
+      : in_(in),
+        p_(in.problem),
+        s_(sizes),
+        variant_(variant),
+        out_(*out),
         k_rows_(round_up(p_.K, kTile)),
-        state_(elements(k_rows_)), rounded_state_(elements(k_rows_)),
-        values_(elements(p_.BT)), products_(elements(std::max(k_rows_, p_.BT))),
+        state_(elements(k_rows_)),
+        rounded_state_(elements(k_rows_)),
+        values_(elements(p_.BT)),
+        products_(elements(std::max(k_rows_, p_.BT))),
         keys_(static_cast<std::size_t>(p_.BT * k_rows_)) {}
 
   void run(const Sequence& sequence, std::int64_t head, std::int64_t first_column) {
@@ -259,7 +280,9 @@ class ColumnScan {
   }
 
  private:
-  static std::size_t elements(std::int64_t rows) { return static_cast<std::size_t>(rows * kColumns); }
+  static std::size_t elements(std::int64_t rows) {
+    return static_cast<std::size_t>(rows * kColumns);
+  }
   static constexpr bool kRounds = std::is_same_v<Real, float>;
 
   double rounded(Real value) const {
@@ -286,12 +309,14 @@ class ColumnScan {
     std::fill(state_.begin(), state_.end(), Real{0});
     if (slot < 0) return;
     for_state([&](std::size_t element, std::int64_t stored) {
-      state_[element] = static_cast<Real>(in_.h0[static_cast<std::size_t>(slot * s_.h0_slot_stride + stored)]);
+      state_[element] =
+          static_cast<Real>(in_.h0[static_cast<std::size_t>(slot * s_.h0_slot_stride + stored)]);
     });
   }
   void store_state(std::int64_t slot) {
     for_state([&](std::size_t element, std::int64_t stored) {
-      out_.ht[static_cast<std::size_t>(slot * s_.ht_slot_stride + stored)] = static_cast<double>(state_[element]);
+      out_.ht[static_cast<std::size_t>(slot * s_.ht_slot_stride + stored)] =
+          static_cast<double>(state_[element]);
     });
   }
   void round_state() {
@@ -308,7 +333,8 @@ class ColumnScan {
     std::fill(keys_.begin(), keys_.end(), 0.0);
     for (std::int64_t r = 0; r < rows_; ++r) {
       for (std::int64_t i = 0; i < p_.K; ++i) {
-        keys_[static_cast<std::size_t>(r * k_rows_ + i)] = decoded(tensor, (token_ + r) * stride + head * p_.K + i);
+        keys_[static_cast<std::size_t>(r * k_rows_ + i)] =
+            decoded(tensor, (token_ + r) * stride + head * p_.K + i);
       }
     }
   }
@@ -316,18 +342,21 @@ class ColumnScan {
   /// v' = u - w . round(S), its rounding to v_new; leaves round(v'') without the gate in values_.
   void new_values() {
     load_keys(in_.w, s_.w_stride, head_);
-    multiply(keys_.data(), k_rows_, 1, rounded_state_.data(), p_.BT, p_.K, nullptr, products_.data());
+    multiply(keys_.data(), k_rows_, 1, rounded_state_.data(), p_.BT, p_.K, nullptr,
+             products_.data());
     std::fill(values_.begin(), values_.end(), 0.0);
     const Real last_gate = p_.has_g ? gate(last_row()) : Real{0};
     for (std::int64_t r = 0; r < rows_; ++r) {
-      const Real factor = p_.has_g ? gate_factor<Real>(last_gate - gate(token_ + r), p_.gate_base) : Real{1};
+      const Real factor =
+          p_.has_g ? gate_factor<Real>(last_gate - gate(token_ + r), p_.gate_base) : Real{1};
       for (std::int64_t c = 0; c < columns_; ++c) {
         const auto element = static_cast<std::size_t>(r * kColumns + c);
         const std::int64_t column = head_ * p_.V + first_column_ + c;
         const auto u = static_cast<Real>(decoded(in_.u, (token_ + r) * s_.u_stride + column));
         const Real value = u - static_cast<Real>(products_[element]);
         if (p_.has_v_new) {
-          out_.v_new[static_cast<std::size_t>((token_ + r) * s_.v_new_stride + column)] = rounded(value);
+          out_.v_new[static_cast<std::size_t>((token_ + r) * s_.v_new_stride + column)] =
+              rounded(value);
         }
         values_[element] = rounded(p_.has_g ? value * factor : value);
       }
@@ -344,14 +373,16 @@ class ColumnScan {
   }
   Real key_gate(std::int64_t token, std::int64_t i) const {
     if (token >= s_.tokens) return Real{0};
-    return static_cast<Real>(in_.gk[static_cast<std::size_t>(token * s_.gk_stride + head_ * p_.K + i)]);
+    return static_cast<Real>(
+        in_.gk[static_cast<std::size_t>(token * s_.gk_stride + head_ * p_.K + i)]);
   }
 
   void decay() {
     if (!p_.has_g && !p_.has_gk) return;
     const Real all = p_.has_g ? gate_factor<Real>(gate(last_row()), p_.gate_base) : Real{1};
     for (std::int64_t i = 0; i < p_.K; ++i) {
-      const Real row = p_.has_gk ? gate_factor<Real>(key_gate(last_row(), i), p_.gate_base) : Real{1};
+      const Real row =
+          p_.has_gk ? gate_factor<Real>(key_gate(last_row(), i), p_.gate_base) : Real{1};
       for (std::int64_t c = 0; c < kColumns; ++c) {
         Real& s = state_[static_cast<std::size_t>(i * kColumns + c)];
         if (p_.has_g) s *= all;
@@ -364,7 +395,8 @@ class ColumnScan {
     const std::int64_t own = head_ / (p_.HV / p_.H);
     load_keys(in_.k, s_.k_stride, variant_ == Variant::kNextKeyHead ? (own + 1) % p_.H : own);
     for (std::size_t i = 0; i < state_.size(); ++i) products_[i] = static_cast<double>(state_[i]);
-    multiply(keys_.data(), 1, k_rows_, values_.data(), k_rows_, rows_, products_.data(), products_.data());
+    multiply(keys_.data(), 1, k_rows_, values_.data(), k_rows_, rows_, products_.data(),
+             products_.data());
     for (std::size_t i = 0; i < state_.size(); ++i) {
       state_[i] = static_cast<Real>(products_[i]);
       if (variant_ == Variant::kStateRounded) {
@@ -378,14 +410,14 @@ class ColumnScan {
   const GatedDeltaHSizes& s_;
   const Variant variant_;
   GatedDeltaHOutputs& out_;
-  const std::int64_t k_rows_;            // K rounded up to kTile
-  std::vector<Real> state_;              // [k_rows][kColumns]
-  std::vector<double> rounded_state_;    // the same
-  std::vector<double> values_;           // [BT][kColumns], round(v'')
+  const std::int64_t k_rows_;          // K rounded up to kTile
+  std::vector<Real> state_;            // [k_rows][kColumns]
+  std::vector<double> rounded_state_;  // the same
+  std::vector<double> values_;         // [BT][kColumns], round(v'')
   std::vector<double> products_;
-  std::vector<double> keys_;             // [BT][k_rows], rows of w, then of k
+  std::vector<double> keys_;  // [BT][k_rows], rows of w, then of k
   std::int64_t head_ = 0, first_column_ = 0, columns_ = 0;
-  std::int64_t token_ = 0, rows_ = 0;    // of the chunk
+  std::int64_t token_ = 0, rows_ = 0;  // of the chunk
 };
 
 template <class Real>
@@ -400,7 +432,8 @@ Status scan(const GatedDeltaHInputs& in, const GatedDeltaHSizes& s, const Oracle
   return parallel_for(tasks, threads, [&](std::int64_t task, int worker) {
     const Sequence& sequence = sequences[static_cast<std::size_t>(task / slices / in.problem.HV)];
     if (sequence.bad) return;
-    workers[static_cast<std::size_t>(worker)].run(sequence, task / slices % in.problem.HV, task % slices * kColumns);
+    workers[static_cast<std::size_t>(worker)].run(sequence, task / slices % in.problem.HV,
+                                                  task % slices * kColumns);
   });
 }
 
@@ -421,18 +454,22 @@ Result<GatedDeltaHOutputs> compute(const GatedDeltaHInputs& in, const OracleOpti
     if (sequence.bad) continue;
     const std::int64_t chunks = (sequence.length + p.BT - 1) / p.BT;
     if (p.has_h) std::fill_n(out.h_written.begin() + sequence.first_chunk, chunks, std::uint8_t{1});
-    if (p.has_v_new) std::fill_n(out.v_new_written.begin() + sequence.begin, sequence.length, std::uint8_t{1});
-    if (p.has_ht && sequence.ht_slot >= 0) out.ht_written[static_cast<std::size_t>(sequence.ht_slot)] = 1;
+    if (p.has_v_new)
+      std::fill_n(out.v_new_written.begin() + sequence.begin, sequence.length, std::uint8_t{1});
+    if (p.has_ht && sequence.ht_slot >= 0)
+      out.ht_written[static_cast<std::size_t>(sequence.ht_slot)] = 1;
   }
-  const Status status = options.precision == Precision::kPure ? scan<double>(in, s, options, sequences, &out)
-                                                              : scan<float>(in, s, options, sequences, &out);
+  const Status status = options.precision == Precision::kPure
+                            ? scan<double>(in, s, options, sequences, &out)
+                            : scan<float>(in, s, options, sequences, &out);
   if (!status.ok()) return status;
   return out;
 }
 
 }  // namespace
 
-Result<GatedDeltaHOutputs> gated_delta_h(const GatedDeltaHInputs& inputs, const OracleOptions& options) {
+Result<GatedDeltaHOutputs> gated_delta_h(const GatedDeltaHInputs& inputs,
+                                         const OracleOptions& options) {
   try {
     return compute(inputs, options);
   } catch (const std::exception&) {  // bad_alloc, or length_error from a vector

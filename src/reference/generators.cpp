@@ -13,7 +13,8 @@
 namespace scanjit::reference {
 namespace {
 
-// One stream of random numbers per tensor. The numbers are part of what a seed means: never change one.
+// One stream of random numbers per tensor. The numbers are part of what a seed means: never change
+// one.
 enum Stream : std::uint64_t {
   kKeyStream = 1,
   kBetaStream = 2,
@@ -38,10 +39,20 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 /// Fills one (chunk, value head) of every token tensor.
 class ChunkGenerator {
  public:
-  ChunkGenerator(const GatedDeltaHSizes& sizes, const GeneratorOptions& options, GatedDeltaHInputs* out)
-      : p_(out->problem), s_(sizes), options_(options), out_(*out), group_(p_.HV / p_.H),
-        key_(at(p_.BT * p_.K)), grown_(at(p_.BT * p_.K)), shrunk_(at(p_.BT * p_.K)), exponent_(at(p_.BT * p_.K)),
-        beta_(at(p_.BT)), w_(at(p_.BT * p_.K)), u_(at(p_.BT * p_.V)) {}
+  ChunkGenerator(const GatedDeltaHSizes& sizes, const GeneratorOptions& options,
+                 GatedDeltaHInputs* out)
+      : p_(out->problem),
+        s_(sizes),
+        options_(options),
+        out_(*out),
+        group_(p_.HV / p_.H),
+        key_(at(p_.BT * p_.K)),
+        grown_(at(p_.BT * p_.K)),
+        shrunk_(at(p_.BT * p_.K)),
+        exponent_(at(p_.BT * p_.K)),
+        beta_(at(p_.BT)),
+        w_(at(p_.BT * p_.K)),
+        u_(at(p_.BT * p_.V)) {}
 
   void run(const Chunk& chunk, std::int64_t head) {
     chunk_ = chunk;
@@ -67,13 +78,16 @@ class ChunkGenerator {
  private:
   static std::uint64_t element(std::int64_t index) { return static_cast<std::uint64_t>(index); }
 
-  /// Unit rows of `head` of `heads`, drawn by token, so that packing and chunk length do not matter.
-  void unit_rows(Stream stream, std::int64_t head, std::int64_t heads, std::vector<double>* rows) const {
+  /// Unit rows of `head` of `heads`, drawn by token, so that packing and chunk length do not
+  /// matter.
+  void unit_rows(Stream stream, std::int64_t head, std::int64_t heads,
+                 std::vector<double>* rows) const {
     for (std::int64_t r = 0; r < chunk_.rows; ++r) {
       double* row = rows->data() + r * p_.K;
       double square = 0;
       for (std::int64_t i = 0; i < p_.K; ++i) {
-        row[i] = random_normal(options_.seed, stream, element(((chunk_.token + r) * heads + head) * p_.K + i));
+        row[i] = random_normal(options_.seed, stream,
+                               element(((chunk_.token + r) * heads + head) * p_.K + i));
         square += row[i] * row[i];
       }
       const double scale = square > 0 ? 1 / std::sqrt(square) : 0;
@@ -92,7 +106,8 @@ class ChunkGenerator {
     return static_cast<float>(p_.gate_base == GateBase::kTwo ? log2_gate : log2_gate * kLn2);
   }
   double log2_of(float gate) const {
-    return p_.gate_base == GateBase::kTwo ? static_cast<double>(gate) : static_cast<double>(gate) / kLn2;
+    return p_.gate_base == GateBase::kTwo ? static_cast<double>(gate)
+                                          : static_cast<double>(gate) / kLn2;
   }
 
   /// Cumulative gates of the chunk to g and gk, and their sum e to exponent_.
@@ -147,17 +162,20 @@ class ChunkGenerator {
     for (std::int64_t r = 0; r < chunk_.rows; ++r) {
       const std::int64_t token = chunk_.token + r;
       for (std::int64_t i = 0; i < p_.K; ++i) {
-        out_.w[at(token * s_.w_stride + head_ * p_.K + i)] = double_to_half(p_.dtype, w_[at(r * p_.K + i)]);
+        out_.w[at(token * s_.w_stride + head_ * p_.K + i)] =
+            double_to_half(p_.dtype, w_[at(r * p_.K + i)]);
       }
       for (std::int64_t j = 0; j < p_.V; ++j) {
-        out_.u[at(token * s_.u_stride + head_ * p_.V + j)] = double_to_half(p_.dtype, u_[at(r * p_.V + j)]);
+        out_.u[at(token * s_.u_stride + head_ * p_.V + j)] =
+            double_to_half(p_.dtype, u_[at(r * p_.V + j)]);
       }
       if (head_ % group_ != 0) continue;  // one value head of each group stores the group's key
       for (std::int64_t i = 0; i < p_.K; ++i) {
         double key = key_[at(r * p_.K + i)];
         if (p_.has_gk && options_.kind == InputKind::kWy) {
           const std::int64_t column = head_ * p_.K + i;
-          const double last = log2_of(out_.gk[at((chunk_.token + chunk_.rows - 1) * s_.gk_stride + column)]);
+          const double last =
+              log2_of(out_.gk[at((chunk_.token + chunk_.rows - 1) * s_.gk_stride + column)]);
           key *= exact_exp2(last - log2_of(out_.gk[at(token * s_.gk_stride + column)]));
         }
         out_.k[at(token * s_.k_stride + key_head_ * p_.K + i)] = double_to_half(p_.dtype, key);
@@ -169,7 +187,7 @@ class ChunkGenerator {
   const GatedDeltaHSizes& s_;
   const GeneratorOptions& options_;
   GatedDeltaHInputs& out_;
-  const std::int64_t group_;  // value heads of a key head
+  const std::int64_t group_;                             // value heads of a key head
   std::vector<double> key_, grown_, shrunk_, exponent_;  // [BT][K]: k, k 2^e, k 2^-e, e
   std::vector<double> beta_, w_, u_;                     // [BT], [BT][K], [BT][V]
   Chunk chunk_;
@@ -178,8 +196,8 @@ class ChunkGenerator {
 
 Status check_count(const char* name, std::size_t got, std::int64_t wanted) {
   if (got == static_cast<std::size_t>(wanted)) return Status();
-  return invalid_argument(std::string(name) + " has " + std::to_string(got) + " values; the problem needs " +
-                          std::to_string(wanted));
+  return invalid_argument(std::string(name) + " has " + std::to_string(got) +
+                          " values; the problem needs " + std::to_string(wanted));
 }
 
 Result<std::vector<std::int64_t>> cut(const GatedDeltaHProblem& p, const GatedDeltaHSizes& s,
@@ -187,10 +205,12 @@ Result<std::vector<std::int64_t>> cut(const GatedDeltaHProblem& p, const GatedDe
   std::vector<std::int64_t> cu(at(s.N + 1), 0);
   if (!lengths.empty()) SCANJIT_TRY(check_count("lengths", lengths.size(), s.N));
   for (std::int64_t n = 0; n < s.N; ++n) {
-    const std::int64_t length = lengths.empty() ? p.T / s.N + (n < p.T % s.N ? 1 : 0) : lengths[at(n)];
+    const std::int64_t length =
+        lengths.empty() ? p.T / s.N + (n < p.T % s.N ? 1 : 0) : lengths[at(n)];
     if (length < 0 || length > p.T - cu[at(n)]) {
       return invalid_argument("lengths[" + std::to_string(n) + "] is " + std::to_string(length) +
-                              "; it must be 0 to " + std::to_string(p.T - cu[at(n)]) + ", the tokens that are left");
+                              "; it must be 0 to " + std::to_string(p.T - cu[at(n)]) +
+                              ", the tokens that are left");
     }
     cu[at(n + 1)] = cu[at(n)] + length;
   }
@@ -202,15 +222,17 @@ std::vector<std::int64_t> shuffled(std::int64_t slots, std::uint64_t seed, Strea
   std::vector<std::int64_t> order(at(slots));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   for (std::int64_t i = slots - 1; i > 0; --i) {
-    const std::uint64_t other = random_bits(seed, stream, static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(i + 1);
+    const std::uint64_t other = random_bits(seed, stream, static_cast<std::uint64_t>(i)) %
+                                static_cast<std::uint64_t>(i + 1);
     std::swap(order[at(i)], order[other]);
   }
   return order;
 }
 
-Result<std::vector<std::int64_t>> choose_slots(const char* name, const std::vector<std::int64_t>& given,
-                                               std::int64_t N, std::int64_t slots, bool repeat, std::uint64_t seed,
-                                               Stream stream) {
+Result<std::vector<std::int64_t>> choose_slots(const char* name,
+                                               const std::vector<std::int64_t>& given,
+                                               std::int64_t N, std::int64_t slots, bool repeat,
+                                               std::uint64_t seed, Stream stream) {
   if (!given.empty()) {
     SCANJIT_TRY(check_count(name, given.size(), N));
     return given;
@@ -226,10 +248,13 @@ Result<std::vector<std::int64_t>> choose_slots(const char* name, const std::vect
 Result<GatedDeltaHInputs> fill(const GatedDeltaHProblem& p, const GeneratorOptions& options) {
   SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHSizes s, sizes_of(p));
   if (options.kind != InputKind::kWy && options.kind != InputKind::kIndependent) {
-    return invalid_argument("the generator is " + std::to_string(static_cast<int>(options.kind)) + "; it must be 1 or 2");
+    return invalid_argument("the generator is " + std::to_string(static_cast<int>(options.kind)) +
+                            "; it must be 1 or 2");
   }
-  if (options.gates != GateSet::kStrong && options.gates != GateSet::kSlow && options.gates != GateSet::kNone) {
-    return invalid_argument("the gate set is " + std::to_string(static_cast<int>(options.gates)) + "; it must be 1 to 3");
+  if (options.gates != GateSet::kStrong && options.gates != GateSet::kSlow &&
+      options.gates != GateSet::kNone) {
+    return invalid_argument("the gate set is " + std::to_string(static_cast<int>(options.gates)) +
+                            "; it must be 1 to 3");
   }
   GatedDeltaHInputs out;
   out.problem = p;
@@ -257,12 +282,14 @@ Result<GatedDeltaHInputs> fill(const GatedDeltaHProblem& p, const GeneratorOptio
     out.chunk_offsets = std::move(offsets);
   }
   if (p.has_h0_indices) {
-    SCANJIT_ASSIGN_OR_RETURN(out.h0_indices, choose_slots("h0_indices", options.h0_indices, s.N, s.h0_slots, true,
-                                                          options.seed, kH0SlotStream));
+    SCANJIT_ASSIGN_OR_RETURN(out.h0_indices,
+                             choose_slots("h0_indices", options.h0_indices, s.N, s.h0_slots, true,
+                                          options.seed, kH0SlotStream));
   }
   if (p.has_ht_indices) {
-    SCANJIT_ASSIGN_OR_RETURN(out.ht_indices, choose_slots("ht_indices", options.ht_indices, s.N, s.ht_slots, false,
-                                                          options.seed, kHtSlotStream));
+    SCANJIT_ASSIGN_OR_RETURN(out.ht_indices,
+                             choose_slots("ht_indices", options.ht_indices, s.N, s.ht_slots, false,
+                                          options.seed, kHtSlotStream));
   }
 
   constexpr std::uint16_t kNaN16 = 0x7fff;  // of both types
@@ -284,27 +311,32 @@ Result<GatedDeltaHInputs> fill(const GatedDeltaHProblem& p, const GeneratorOptio
   }));
 
   const std::int64_t states = p.has_h0 ? s.h0_slots * p.HV : 0;
-  SCANJIT_TRY(parallel_for(states, thread_count(options.threads, states), [&](std::int64_t task, int) {
-    float* state = out.h0.data() + task / p.HV * s.h0_slot_stride + task % p.HV * s.state;
-    for (std::int64_t x = 0; x < s.state; ++x) {
-      // Drawn by [K,V] whatever the layout, so that layouts can be compared.
-      const std::int64_t element = p.layout == StateLayout::kKV ? x : x % p.K * p.V + x / p.K;
-      state[x] = static_cast<float>(
-          0.1 * random_normal(options.seed, kH0Stream, static_cast<std::uint64_t>(task * s.state + element)));
-    }
-  }));
+  SCANJIT_TRY(
+      parallel_for(states, thread_count(options.threads, states), [&](std::int64_t task, int) {
+        float* state = out.h0.data() + task / p.HV * s.h0_slot_stride + task % p.HV * s.state;
+        for (std::int64_t x = 0; x < s.state; ++x) {
+          // Drawn by [K,V] whatever the layout, so that layouts can be compared.
+          const std::int64_t element = p.layout == StateLayout::kKV ? x : x % p.K * p.V + x / p.K;
+          state[x] = static_cast<float>(
+              0.1 * random_normal(options.seed, kH0Stream,
+                                  static_cast<std::uint64_t>(task * s.state + element)));
+        }
+      }));
   return out;
 }
 
 }  // namespace
 
-const char* to_string(InputKind kind) noexcept { return kind == InputKind::kWy ? "wy" : "independent"; }
+const char* to_string(InputKind kind) noexcept {
+  return kind == InputKind::kWy ? "wy" : "independent";
+}
 
 const char* to_string(GateSet gates) noexcept {
   return gates == GateSet::kStrong ? "strong" : gates == GateSet::kSlow ? "slow" : "none";
 }
 
-Result<GatedDeltaHInputs> generate(const GatedDeltaHProblem& problem, const GeneratorOptions& options) {
+Result<GatedDeltaHInputs> generate(const GatedDeltaHProblem& problem,
+                                   const GeneratorOptions& options) {
   try {
     return fill(problem, options);
   } catch (const std::exception&) {  // bad_alloc, or length_error from a vector

@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Inputs for the gated-delta state scan. The same seed gives the same bits on every machine: random
-/// numbers are hashes of (seed, tensor, element) and no function of libm is used.
+/// Inputs for the gated-delta state scan. The same seed gives the same bits on every machine:
+/// random numbers are hashes of (seed, tensor, element) and no function of libm is used.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,8 @@ enum class InputKind : int {
   /// k: unit rows; beta ~ U(0,1), v normal. Per chunk and value head, with e_r the sum of the row's
   /// gates in log2 units: A_ij = beta_i sum_c k_ic k_jc 2^(e_ic - e_jc) for j < i;
   /// (I + A) u = beta v; (I + A) w = beta k 2^e; in f64, then rounded. With gk the tensor k holds
-  /// k_r 2^(gk_last - gk_r), and the value heads of a key head share their gk. Stable at any length.
+  /// k_r 2^(gk_last - gk_r), and the value heads of a key head share their gk. Stable at any
+  /// length.
   kWy = 1,
   /// k and w independent unit rows, u normal, as speed is measured. Without gates its state grows
   /// without bound; for correctness only with K >= 64 and strong gates.
@@ -39,8 +40,8 @@ struct GeneratorOptions {
   /// Packed: the N lengths, with a sum of at most T; tokens after the last sequence are NaN. Empty:
   /// T cut into N lengths that differ by at most 1.
   std::vector<std::int64_t> lengths;
-  /// Where the problem has them; empty: a seeded choice of distinct slots (h0_indices repeat where the
-  /// pool is smaller than N; ht_indices are then -1 once every slot is taken).
+  /// Where the problem has them; empty: a seeded choice of distinct slots (h0_indices repeat where
+  /// the pool is smaller than N; ht_indices are then -1 once every slot is taken).
   std::vector<std::int64_t> h0_indices, ht_indices;
   /// Where the problem has them; empty: as the definition counts.
   std::vector<std::int64_t> chunk_offsets;

@@ -1,7 +1,8 @@
 #pragma once
 /// \file
-/// bf16 and f16 as bits. Every conversion rounds once, to nearest even, without saturation: too large
-/// becomes infinity, a NaN stays a (quiet) NaN with its sign, zeros keep their sign, subnormals are kept.
+/// bf16 and f16 as bits. Every conversion rounds once, to nearest even, without saturation: too
+/// large becomes infinity, a NaN stays a (quiet) NaN with its sign, zeros keep their sign,
+/// subnormals are kept.
 
 #include <bit>
 #include <cstdint>
@@ -27,8 +28,9 @@ template <int kExponentBits, int kMantissaBits>
   if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
   // The target's smallest subnormal is 2^(1-kBias-kMantissaBits); below half of it all is zero.
   if (exponent < -kBias - kMantissaBits) return static_cast<std::uint16_t>(sign);
-  // A normal double (the target's range lies inside): its 53-bit significand, cut after the bits that
-  // the target keeps at this exponent. A carry out of the significand moves into the exponent field.
+  // A normal double (the target's range lies inside): its 53-bit significand, cut after the bits
+  // that the target keeps at this exponent. A carry out of the significand moves into the exponent
+  // field.
   const std::uint64_t significand = (magnitude & 0xfffffffffffffULL) | 0x10000000000000ULL;
   const bool normal = exponent >= 1 - kBias;
   const int drop = 52 - kMantissaBits + (normal ? 0 : 1 - kBias - exponent);

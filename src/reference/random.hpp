@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Random numbers by counter, and the elementary functions that turn them into inputs, from nothing but
+/// Random numbers by counter, and the elementary functions that turn them into inputs, made of only
 /// + - * / and sqrt, which IEEE 754 fixes: the same bits from every compiler, libm and processor.
 /// (Sources that include this are compiled without contraction to fused multiply-adds.)
 
@@ -14,12 +14,14 @@ namespace scanjit::reference {
 /// 64 random bits of element `index` of stream `stream` under `seed`.
 [[nodiscard]] constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream,
                                                   std::uint64_t index) noexcept {
-  constexpr auto mix = [](std::uint64_t x) {  // a bijection in which every input bit moves every output bit
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-  };
-  const std::uint64_t key = mix(mix(seed + 0x9e3779b97f4a7c15ULL) ^ (stream * 0xd1342543de82ef95ULL));
+  constexpr auto mix =
+      [](std::uint64_t x) {  // a bijection in which every input bit moves every output bit
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+        return x ^ (x >> 31);
+      };
+  const std::uint64_t key =
+      mix(mix(seed + 0x9e3779b97f4a7c15ULL) ^ (stream * 0xd1342543de82ef95ULL));
   return mix(mix(index * 0x9e3779b97f4a7c15ULL + key) ^ key);
 }
 
@@ -35,7 +37,8 @@ namespace scanjit::reference {
   const double y = (x - whole) * 0.693147180559945309417;  // |y| <= ln(2)/2
   double sum = 1;
   for (int term = 15; term >= 1; --term) sum = 1 + sum * y / term;
-  return sum * std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(whole) + 1023) << 52);
+  return sum * std::bit_cast<double>(
+                   static_cast<std::uint64_t>(static_cast<std::int64_t>(whole) + 1023) << 52);
 }
 
 /// ln(x) of a normal x > 0.
@@ -65,9 +68,11 @@ namespace scanjit::reference {
 }
 
 /// Normal with mean 0 and variance 1.
-[[nodiscard]] inline double random_normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) noexcept {
+[[nodiscard]] inline double random_normal(std::uint64_t seed, std::uint64_t stream,
+                                          std::uint64_t index) noexcept {
   const double radius = random_uniform(seed, stream, 2 * index) + 0x1p-54;  // never 0
-  return std::sqrt(-2 * exact_log(radius)) * exact_cos_turn(random_uniform(seed, stream, 2 * index + 1));
+  return std::sqrt(-2 * exact_log(radius)) *
+         exact_cos_turn(random_uniform(seed, stream, 2 * index + 1));
 }
 
 }  // namespace scanjit::reference

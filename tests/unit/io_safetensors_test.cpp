@@ -32,15 +32,17 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
   for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(header.size() >> (8 * i));
   return out + header + std::string(data_bytes, 'x');
 }
-std::string entry(const std::string& name, const std::string& type, const std::string& shape, int begin, int end) {
+std::string entry(const std::string& name, const std::string& type, const std::string& shape,
+                  int begin, int end) {
   return "\"" + name + "\":{\"dtype\":\"" + type + "\",\"shape\":" + shape + ",\"data_offsets\":[" +
          std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
 /// Three tensors of different widths, one of them a scalar, one empty, and metadata.
 std::string sample_file() {
-  return file_of("{\"__metadata__\":{\"made by\":\"a test\"}," + entry("a", "F64", "[2,1]", 0, 16) + "," +
-                     entry("b.c", "BF16", "[3]", 16, 22) + "," + entry("scalar", "U8", "[]", 22, 23) + "," +
+  return file_of("{\"__metadata__\":{\"made by\":\"a test\"}," + entry("a", "F64", "[2,1]", 0, 16) +
+                     "," + entry("b.c", "BF16", "[3]", 16, 22) + "," +
+                     entry("scalar", "U8", "[]", 22, 23) + "," +
                      entry("empty", "I32", "[0,9223372036854775807]", 23, 23) + "}",
                  23);
 }
@@ -68,7 +70,9 @@ std::string error_of(const std::string& header, std::size_t data_bytes) {
   CHECK((status.ok() || status.code() == ErrorCode::kCorrupt));
   return status.message();
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -102,7 +106,8 @@ TEST_CASE("tensors and metadata come back as they were written", "[io]") {
   }
   CHECK(file->find("h") == nullptr);
   CHECK(read_text(path).size() % 2 == 0);
-  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);  // no temporary file is left
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) ==
+        1);  // no temporary file is left
 }
 
 TEST_CASE("a file of no tensors is fine", "[io]") {
@@ -133,7 +138,8 @@ TEST_CASE("a write that fails leaves the old file and no temporary one", "[io]")
   REQUIRE(write_safetensors(path, {}).ok());
   const std::string before = read_text(path);
   const std::vector<float> g = {1, 2};
-  const auto code_of = [&](const std::vector<TensorView>& tensors, const std::map<std::string, std::string>& metadata = {}) {
+  const auto code_of = [&](const std::vector<TensorView>& tensors,
+                           const std::map<std::string, std::string>& metadata = {}) {
     return write_safetensors(path, tensors, metadata).code();
   };
   const std::span<const std::byte> data = std::as_bytes(std::span(g));
@@ -141,8 +147,10 @@ TEST_CASE("a write that fails leaves the old file and no temporary one", "[io]")
   CHECK(code_of({{"g", TensorType::kF32, {-2}, data}}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({{"", TensorType::kF32, {2}, data}}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({{"__metadata__", TensorType::kF32, {2}, data}}) == ErrorCode::kInvalidArgument);
-  CHECK(code_of({{"g", TensorType::kF32, {2}, data}, {"g", TensorType::kF32, {2}, data}}) == ErrorCode::kInvalidArgument);
-  CHECK(code_of({{"g", TensorType::kF32, {std::int64_t{1} << 62, 4}, data}}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({{"g", TensorType::kF32, {2}, data}, {"g", TensorType::kF32, {2}, data}}) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(code_of({{"g", TensorType::kF32, {std::int64_t{1} << 62, 4}, data}}) ==
+        ErrorCode::kInvalidArgument);
   CHECK(code_of({{"g", static_cast<TensorType>(99), {2}, data}}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({{"\xff", TensorType::kF32, {2}, data}}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({}, {{"key", "\xff"}}) == ErrorCode::kInvalidArgument);
@@ -167,43 +175,64 @@ TEST_CASE("each fault of a header is named with its tensor, value and bound", "[
   CHECK(contains(error_of("{", 0), "no JSON"));
   CHECK(contains(error_of("{}x", 0), "no JSON"));
   CHECK(contains(error_of("{\"\xff\":1}", 0), "no JSON"));
-  CHECK(contains(error_of("{" + entry("a", "F32", "[1]", 0, 4) + "," + entry("a", "F32", "[1]", 4, 8) + "}", 8),
-                 "\"a\" occurs twice"));
-  CHECK(contains(error_of("{\"__metadata__\":{\"x\":\"1\",\"x\":\"2\"}}", 0), "\"x\" occurs twice"));
+  CHECK(contains(
+      error_of("{" + entry("a", "F32", "[1]", 0, 4) + "," + entry("a", "F32", "[1]", 4, 8) + "}",
+               8),
+      "\"a\" occurs twice"));
+  CHECK(
+      contains(error_of("{\"__metadata__\":{\"x\":\"1\",\"x\":\"2\"}}", 0), "\"x\" occurs twice"));
   CHECK(contains(error_of("{\"__metadata__\":{},\"__metadata__\":{}}", 0), "occurs twice"));
   CHECK(contains(error_of("{\"__metadata__\":{\"x\":1}}", 0), "must be a string"));
   CHECK(contains(error_of("{\"__metadata__\":{\"x\":{}}}", 0), "must be a string"));
   CHECK(contains(error_of("{\"__metadata__\":\"x\"}", 0), "must be an object"));
   CHECK(contains(error_of("{\"a\":null}", 0), "\"a\" is null; it must be an object"));
   CHECK(contains(error_of("{" + entry("", "F32", "[1]", 0, 4) + "}", 4), "empty name"));
-  CHECK(contains(error_of("{" + entry("a", "F31", "[1]", 0, 4) + "}", 4), "dtype of \"a\" is \"F31\""));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":4,\"shape\":[],\"data_offsets\":[0,4]}}", 4), "dtype of \"a\" is the number 4"));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4),
-                 "\"dtype\" twice"));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"shape\":[],\"data_offsets\":[0,4]}}", 4), "twice"));
+  CHECK(contains(error_of("{" + entry("a", "F31", "[1]", 0, 4) + "}", 4),
+                 "dtype of \"a\" is \"F31\""));
+  CHECK(contains(error_of("{\"a\":{\"dtype\":4,\"shape\":[],\"data_offsets\":[0,4]}}", 4),
+                 "dtype of \"a\" is the number 4"));
+  CHECK(contains(
+      error_of("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}",
+               4),
+      "\"dtype\" twice"));
+  CHECK(contains(
+      error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"shape\":[],\"data_offsets\":[0,4]}}", 4),
+      "twice"));
   CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4), "has no data_offsets"));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4), "has no shape"));
+  CHECK(
+      contains(error_of("{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4), "has no shape"));
   CHECK(contains(error_of("{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4), "has no dtype"));
   CHECK(contains(error_of("{\"a\":{\"extra\":1}}", 4), "unknown field \"extra\""));
-  CHECK(contains(error_of("{" + entry("a", "F32", "[-1]", 0, 4) + "}", 4), "the negative number -1"));
+  CHECK(
+      contains(error_of("{" + entry("a", "F32", "[-1]", 0, 4) + "}", 4), "the negative number -1"));
   CHECK(contains(error_of("{" + entry("a", "F32", "[1.0]", 0, 4) + "}", 4), "the number 1.0"));
   CHECK(contains(error_of("{" + entry("a", "F32", "[true]", 0, 4) + "}", 4), "true"));
   CHECK(contains(error_of("{" + entry("a", "F32", "[[1]]", 0, 4) + "}", 4), "an array"));
   CHECK(contains(error_of("{" + entry("a", "F32", "1", 0, 4) + "}", 4), "must be an array"));
-  CHECK(contains(error_of("{" + entry("a", "F32", "[9223372036854775808]", 0, 4) + "}", 4), "2^63-1"));
-  CHECK(contains(error_of("{" + entry("a", "F32", "[99999999999999999999999]", 0, 4) + "}", 4), "the number 9999"));
+  CHECK(contains(error_of("{" + entry("a", "F32", "[9223372036854775808]", 0, 4) + "}", 4),
+                 "2^63-1"));
+  CHECK(contains(error_of("{" + entry("a", "F32", "[99999999999999999999999]", 0, 4) + "}", 4),
+                 "the number 9999"));
   // 2^62 * 4 floats are 2^66 bytes, which is 4 in 64 bits.
-  CHECK(contains(error_of("{" + entry("a", "F32", "[4611686018427387905,4]", 0, 16) + "}", 16), "exceeds 2^64 bytes"));
+  CHECK(contains(error_of("{" + entry("a", "F32", "[4611686018427387905,4]", 0, 16) + "}", 16),
+                 "exceeds 2^64 bytes"));
   CHECK(contains(error_of("{" + entry("a", "F32", "[3]", 0, 8) + "}", 8), "need 12"));
-  CHECK(contains(error_of("{" + entry("a", "F32", "[2]", 0, 8) + "}", 7), "0 to 8; the file has 7 bytes"));
+  CHECK(contains(error_of("{" + entry("a", "F32", "[2]", 0, 8) + "}", 7),
+                 "0 to 8; the file has 7 bytes"));
   CHECK(contains(error_of("{" + entry("a", "F32", "[0]", 8, 4) + "}", 8), "8 to 4"));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4]}}", 4), "has 1 values"));
-  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4), "more than 2"));
-  CHECK(contains(error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[4]", 3, 7) + "}", 7),
-                 "\"b\" begins at byte 3, inside"));
-  CHECK(contains(error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[0]", 2, 2) + "}", 4), "inside"));
-  CHECK(contains(error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[1]", 5, 6) + "}", 6),
-                 "bytes 4 to 5"));
+  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4]}}", 4),
+                 "has 1 values"));
+  CHECK(contains(error_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4),
+                 "more than 2"));
+  CHECK(contains(
+      error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[4]", 3, 7) + "}", 7),
+      "\"b\" begins at byte 3, inside"));
+  CHECK(contains(
+      error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[0]", 2, 2) + "}", 4),
+      "inside"));
+  CHECK(contains(
+      error_of("{" + entry("a", "U8", "[4]", 0, 4) + "," + entry("b", "U8", "[1]", 5, 6) + "}", 6),
+      "bytes 4 to 5"));
   CHECK(contains(error_of("{" + entry("a", "U8", "[4]", 0, 4) + "}", 5), "bytes 4 to 5"));
   CHECK(contains(error_of("{}", 1), "bytes 0 to 1"));
   std::string deep = "{\"a\":";
@@ -211,10 +240,12 @@ TEST_CASE("each fault of a header is named with its tensor, value and bound", "[
   CHECK(contains(error_of(deep, 0), "must be an object"));
   std::string many_dimensions = "1";
   for (int i = 0; i < 64; ++i) many_dimensions += ",1";
-  CHECK(contains(error_of("{" + entry("a", "U8", "[" + many_dimensions + "]", 0, 1) + "}", 1), "64 dimensions"));
+  CHECK(contains(error_of("{" + entry("a", "U8", "[" + many_dimensions + "]", 0, 1) + "}", 1),
+                 "64 dimensions"));
 }
 
-TEST_CASE("a header length beyond the file or the limit is refused before anything is allocated", "[io]") {
+TEST_CASE("a header length beyond the file or the limit is refused before anything is allocated",
+          "[io]") {
   for (const std::uint64_t length : {std::uint64_t{3}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     std::string bytes = file_of("{}", 0);
     std::memcpy(bytes.data(), &length, 8);
@@ -256,11 +287,28 @@ TEST_CASE("a flipped bit is refused or leaves a sound file", "[io]") {
 }
 
 TEST_CASE("random mutations of a file never do harm", "[io]") {
-  // The fuzz target in tests/fuzz looks further; this one runs always, in a second, from fixed seeds.
+  // The fuzz target in tests/fuzz looks further; this one runs always, in a second, from fixed
+  // seeds.
   std::minstd_rand random(20260);
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(random()) % bound; };
-  const std::string pieces[] = {"{", "}", "[", "]", ",", ":", "\"", "0", "-1", "1e9", "18446744073709551615", "null",
-                                "\"shape\"", "\"dtype\"", "\"F64\"", "\"__metadata__\"", "\\u0000", "\xf0\x9f"};
+  const std::string pieces[] = {"{",
+                                "}",
+                                "[",
+                                "]",
+                                ",",
+                                ":",
+                                "\"",
+                                "0",
+                                "-1",
+                                "1e9",
+                                "18446744073709551615",
+                                "null",
+                                "\"shape\"",
+                                "\"dtype\"",
+                                "\"F64\"",
+                                "\"__metadata__\"",
+                                "\\u0000",
+                                "\xf0\x9f"};
   int accepted = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string bytes = sample_file();

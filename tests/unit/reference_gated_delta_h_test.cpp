@@ -24,7 +24,8 @@ GatedDeltaHInputs made(const GatedDeltaHProblem& problem, const GeneratorOptions
 }
 
 GatedDeltaHOutputs scanned(const GatedDeltaHInputs& inputs, Precision precision, int threads = 0) {
-  Result<GatedDeltaHOutputs> outputs = gated_delta_h(inputs, {precision, Variant::kDefinition, threads});
+  Result<GatedDeltaHOutputs> outputs =
+      gated_delta_h(inputs, {precision, Variant::kDefinition, threads});
   INFO(outputs.status().to_string());
   REQUIRE(outputs.ok());
   return std::move(outputs).value();
@@ -44,21 +45,25 @@ GatedDeltaHProblem whole_problem() {
   return p;
 }
 
-bool same(const std::vector<double>& a, const std::vector<double>& b) {  // bit for bit, NaN included
+bool same(const std::vector<double>& a,
+          const std::vector<double>& b) {  // bit for bit, NaN included
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](double x, double y) {
            return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
          });
 }
 bool same(const GatedDeltaHOutputs& a, const GatedDeltaHOutputs& b) {
-  return same(a.h, b.h) && same(a.v_new, b.v_new) && same(a.ht, b.ht) && a.h_written == b.h_written &&
-         a.v_new_written == b.v_new_written && a.ht_written == b.ht_written && a.status == b.status;
+  return same(a.h, b.h) && same(a.v_new, b.v_new) && same(a.ht, b.ht) &&
+         a.h_written == b.h_written && a.v_new_written == b.v_new_written &&
+         a.ht_written == b.ht_written && a.status == b.status;
 }
 
-/// The definition, one element after the other, for good lengths. Real: double (pure) or float (rounding).
+/// The definition, one element after the other, for good lengths. Real: double (pure) or float
+/// (rounding).
 template <class Real>
 class Plain {
  public:
-  explicit Plain(const GatedDeltaHInputs& inputs) : in(inputs), p(inputs.problem), s(sizes_of(inputs.problem).value()) {
+  explicit Plain(const GatedDeltaHInputs& inputs)
+      : in(inputs), p(inputs.problem), s(sizes_of(inputs.problem).value()) {
     out.h.resize(static_cast<std::size_t>(s.h));
     out.v_new.resize(static_cast<std::size_t>(s.v_new));
     out.ht.resize(static_cast<std::size_t>(s.ht));
@@ -79,30 +84,38 @@ class Plain {
   double half(const std::vector<std::uint16_t>& tensor, std::int64_t i) const {
     return static_cast<double>(half_to_float(p.dtype, tensor[at(i)]));
   }
-  double round(Real x) const { return kRounds ? round_to(p.dtype, static_cast<double>(x)) : static_cast<double>(x); }
+  double round(Real x) const {
+    return kRounds ? round_to(p.dtype, static_cast<double>(x)) : static_cast<double>(x);
+  }
   Real power(Real x) const {
     if constexpr (!kRounds) return std::pow(p.gate_base == GateBase::kTwo ? 2.0 : std::exp(1.0), x);
-    const float y = p.gate_base == GateBase::kTwo ? static_cast<float>(x) : static_cast<float>(x) * std::log2(std::exp(1.0F));
+    const float y = p.gate_base == GateBase::kTwo
+                        ? static_cast<float>(x)
+                        : static_cast<float>(x) * std::log2(std::exp(1.0F));
     return static_cast<Real>(std::exp2(static_cast<double>(y)));
   }
   std::int64_t state(std::int64_t head, std::int64_t i, std::int64_t j) const {
     return p.layout == StateLayout::kKV ? (head * p.K + i) * p.V + j : (head * p.V + j) * p.K + i;
   }
-  static std::int64_t slot(const std::vector<std::int64_t>& indices, bool has, std::int64_t n, std::int64_t slots) {
+  static std::int64_t slot(const std::vector<std::int64_t>& indices, bool has, std::int64_t n,
+                           std::int64_t slots) {
     const std::int64_t index = has ? indices[at(n)] : n;
     return index >= 0 && index < slots ? index : -1;
   }
 
-  void sequence(std::int64_t n, std::int64_t head, std::int64_t begin, std::int64_t end, std::int64_t chunk) {
+  void sequence(std::int64_t n, std::int64_t head, std::int64_t begin, std::int64_t end,
+                std::int64_t chunk) {
     std::vector<Real> S(at(p.K * p.V), Real{0});
     const std::int64_t from = p.has_h0 ? slot(in.h0_indices, p.has_h0_indices, n, s.h0_slots) : -1;
     for (std::int64_t i = 0; i < p.K; ++i) {
       for (std::int64_t j = 0; j < p.V && from >= 0; ++j) {
-        S[at(i * p.V + j)] = static_cast<Real>(in.h0[at(from * s.h0_slot_stride + state(head, i, j))]);
+        S[at(i * p.V + j)] =
+            static_cast<Real>(in.h0[at(from * s.h0_slot_stride + state(head, i, j))]);
       }
     }
     for (std::int64_t t = begin; t < end; t += p.BT, ++chunk) {
-      const std::int64_t stop = std::min(end, t + p.BT), last = stop - 1, key_head = head * p.H / p.HV;
+      const std::int64_t stop = std::min(end, t + p.BT), last = stop - 1,
+                         key_head = head * p.H / p.HV;
       for (std::int64_t j = 0; j < p.V; ++j) {
         std::vector<double> values;
         for (std::int64_t i = 0; i < p.K && p.has_h; ++i) {
@@ -113,16 +126,20 @@ class Plain {
           for (std::int64_t i = 0; i < p.K; ++i) {
             dot += half(in.w, r * s.w_stride + head * p.K + i) * round(S[at(i * p.V + j)]);
           }
-          Real v = static_cast<Real>(half(in.u, r * s.u_stride + head * p.V + j)) - static_cast<Real>(dot);
+          Real v = static_cast<Real>(half(in.u, r * s.u_stride + head * p.V + j)) -
+                   static_cast<Real>(dot);
           if (p.has_v_new) out.v_new[at(r * s.v_new_stride + head * p.V + j)] = round(v);
-          const auto gate = [&](std::int64_t row) { return static_cast<Real>(in.g[at(row * s.g_stride + head)]); };
+          const auto gate = [&](std::int64_t row) {
+            return static_cast<Real>(in.g[at(row * s.g_stride + head)]);
+          };
           if (p.has_g) v *= power(gate(last) - gate(r));
           values.push_back(round(v));
         }
         for (std::int64_t i = 0; i < p.K; ++i) {
           Real& x = S[at(i * p.V + j)];
           if (p.has_g) x *= power(static_cast<Real>(in.g[at(last * s.g_stride + head)]));
-          if (p.has_gk) x *= power(static_cast<Real>(in.gk[at(last * s.gk_stride + head * p.K + i)]));
+          if (p.has_gk)
+            x *= power(static_cast<Real>(in.gk[at(last * s.gk_stride + head * p.K + i)]));
           auto sum = static_cast<double>(x);
           for (std::int64_t r = t; r < stop; ++r) {
             sum += half(in.k, r * s.k_stride + key_head * p.K + i) * values[at(r - t)];
@@ -134,7 +151,8 @@ class Plain {
     const std::int64_t to = p.has_ht ? slot(in.ht_indices, p.has_ht_indices, n, s.ht_slots) : -1;
     for (std::int64_t i = 0; i < p.K; ++i) {
       for (std::int64_t j = 0; j < p.V && to >= 0; ++j) {
-        out.ht[at(to * s.ht_slot_stride + state(head, i, j))] = static_cast<double>(S[at(i * p.V + j)]);
+        out.ht[at(to * s.ht_slot_stride + state(head, i, j))] =
+            static_cast<double>(S[at(i * p.V + j)]);
       }
     }
   }
@@ -151,17 +169,20 @@ TEST_CASE("the oracle is the definition, whatever the options", "[reference]") {
     const GatedDeltaHCase c = random_case(seed, 100);
     INFO(to_string(c));
     const GatedDeltaHInputs in = made(c.problem, c.generator);
-    const OutputErrors pure = compare(c.problem, Plain<double>(in).out, scanned(in, Precision::kPure));
+    const OutputErrors pure =
+        compare(c.problem, Plain<double>(in).out, scanned(in, Precision::kPure));
     CHECK(pure.worst() < 1e-13);
     // The same operations in the same order: the same bits, but for the last one of 2^x.
-    const OutputErrors rounding = compare(c.problem, Plain<float>(in).out, scanned(in, Precision::kRounding));
+    const OutputErrors rounding =
+        compare(c.problem, Plain<float>(in).out, scanned(in, Precision::kRounding));
     CHECK(rounding.worst() < (c.problem.has_g || c.problem.has_gk ? 1e-4 : 1e-300));
   }
 }
 
 TEST_CASE("the number of threads changes nothing", "[reference]") {
   const GatedDeltaHInputs in = made(whole_problem());
-  for (const Precision precision : kBoth) CHECK(same(scanned(in, precision, 1), scanned(in, precision, 7)));
+  for (const Precision precision : kBoth)
+    CHECK(same(scanned(in, precision, 1), scanned(in, precision, 7)));
 }
 
 TEST_CASE("packed equal lengths are the dense batch", "[reference]") {
@@ -182,7 +203,8 @@ TEST_CASE("packed equal lengths are the dense batch", "[reference]") {
   }
 }
 
-TEST_CASE("a scan that is cut between chunks and goes on from ht is the whole scan", "[reference]") {
+TEST_CASE("a scan that is cut between chunks and goes on from ht is the whole scan",
+          "[reference]") {
   GatedDeltaHProblem p = whole_problem();
   p.B = 1;
   const GatedDeltaHInputs whole = made(p);
@@ -223,13 +245,17 @@ TEST_CASE("heads can be computed apart", "[reference]") {
     for (std::int64_t head = 0; head < p.HV; ++head) {
       GatedDeltaHInputs one = all;
       one.problem.H = one.problem.HV = 1;
-      const auto pick = [](auto* tensor, std::int64_t heads, std::int64_t which) {  // rows [..][heads][x]
+      const auto pick = [](auto* tensor, std::int64_t heads,
+                           std::int64_t which) {  // rows [..][heads][x]
         auto from = *tensor;
         const std::size_t row = from.size() / static_cast<std::size_t>(heads);
         tensor->clear();
         return [=, from = std::move(from)](std::size_t x) mutable {
           for (std::size_t r = 0; r < row / x; ++r) {
-            const auto start = from.begin() + static_cast<std::ptrdiff_t>((r * static_cast<std::size_t>(heads) + static_cast<std::size_t>(which)) * x);
+            const auto start =
+                from.begin() +
+                static_cast<std::ptrdiff_t>(
+                    (r * static_cast<std::size_t>(heads) + static_cast<std::size_t>(which)) * x);
             tensor->insert(tensor->end(), start, start + static_cast<std::ptrdiff_t>(x));
           }
         };
@@ -324,7 +350,8 @@ TEST_CASE("bad lengths and indices set their bit and touch nothing else", "[refe
   };
 
   SECTION("lengths beyond the tokens, negative or decreasing") {
-    for (const std::int64_t bad : {std::int64_t{76}, std::int64_t{49}, std::int64_t{-1}, std::int64_t{1} << 60}) {
+    for (const std::int64_t bad :
+         {std::int64_t{76}, std::int64_t{49}, std::int64_t{-1}, std::int64_t{1} << 60}) {
       GatedDeltaHInputs in = good;
       in.cu_seqlens[3] = bad;
       const GatedDeltaHOutputs out = scanned(in, Precision::kRounding);
@@ -398,7 +425,9 @@ TEST_CASE("a NaN in one sequence and head changes no bit of another", "[referenc
       const auto place = static_cast<std::int64_t>(x);
       const bool own = place / (p.HV * p.V) < p.T && place / p.V % p.HV == 1;
       if (std::isnan(b.v_new[x])) ++hits;
-      if (!own && std::bit_cast<std::uint64_t>(a.v_new[x]) != std::bit_cast<std::uint64_t>(b.v_new[x])) ++strays;
+      if (!own &&
+          std::bit_cast<std::uint64_t>(a.v_new[x]) != std::bit_cast<std::uint64_t>(b.v_new[x]))
+        ++strays;
     }
     for (std::size_t x = 0; x < a.ht.size(); ++x) {
       if (static_cast<std::int64_t>(x) / (p.K * p.V) == 1) continue;
@@ -409,7 +438,8 @@ TEST_CASE("a NaN in one sequence and head changes no bit of another", "[referenc
   }
 }
 
-TEST_CASE("a state too large for f16 becomes infinity in h, not the largest number", "[reference]") {
+TEST_CASE("a state too large for f16 becomes infinity in h, not the largest number",
+          "[reference]") {
   GatedDeltaHProblem p = whole_problem();
   p.dtype = DType::kF16;
   GatedDeltaHInputs in = made(p);
@@ -436,7 +466,9 @@ TEST_CASE("factors below the smallest normal f32 are flushed to zero", "[referen
 
 TEST_CASE("buffers and sizes that do not fit the problem are refused", "[reference]") {
   const GatedDeltaHInputs good = made(whole_problem());
-  const auto code_of = [](const GatedDeltaHInputs& in) { return gated_delta_h(in).status().code(); };
+  const auto code_of = [](const GatedDeltaHInputs& in) {
+    return gated_delta_h(in).status().code();
+  };
   const auto with = [&](const auto& change) {
     GatedDeltaHInputs in = good;
     change(in);
@@ -447,10 +479,15 @@ TEST_CASE("buffers and sizes that do not fit the problem are refused", "[referen
   CHECK(with([](GatedDeltaHInputs& in) { in.problem.K = 0; }) == ErrorCode::kInvalidArgument);
   CHECK(with([](GatedDeltaHInputs& in) { in.problem.BT = 48; }) == ErrorCode::kInvalidArgument);
   CHECK(with([](GatedDeltaHInputs& in) { in.problem.HV = 3; }) == ErrorCode::kInvalidArgument);
-  CHECK(with([](GatedDeltaHInputs& in) { in.problem.w_stride = 4; }) == ErrorCode::kInvalidArgument);
-  CHECK(with([](GatedDeltaHInputs& in) { in.problem.dtype = DType::kF32; }) == ErrorCode::kInvalidArgument);
-  CHECK(with([](GatedDeltaHInputs& in) { in.problem.h0_slots = 1; }) == ErrorCode::kInvalidArgument);
-  CHECK(with([](GatedDeltaHInputs& in) { in.problem.packed = true; }) == ErrorCode::kInvalidArgument);
-  CHECK(with([](GatedDeltaHInputs& in) { in.problem.T = std::int64_t{1} << 40, in.problem.B = std::int64_t{1} << 40; }) ==
+  CHECK(with([](GatedDeltaHInputs& in) { in.problem.w_stride = 4; }) ==
         ErrorCode::kInvalidArgument);
+  CHECK(with([](GatedDeltaHInputs& in) { in.problem.dtype = DType::kF32; }) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(with([](GatedDeltaHInputs& in) { in.problem.h0_slots = 1; }) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(with([](GatedDeltaHInputs& in) { in.problem.packed = true; }) ==
+        ErrorCode::kInvalidArgument);
+  CHECK(with([](GatedDeltaHInputs& in) {
+          in.problem.T = std::int64_t{1} << 40, in.problem.B = std::int64_t{1} << 40;
+        }) == ErrorCode::kInvalidArgument);
 }

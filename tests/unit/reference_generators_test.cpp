@@ -50,7 +50,8 @@ void hash_in(std::uint64_t* hash, const std::vector<T>& values) {  // FNV-1a ove
     } else {
       bits = static_cast<std::uint64_t>(value);
     }
-    for (std::size_t i = 0; i < sizeof(T); ++i) *hash = (*hash ^ ((bits >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
+    for (std::size_t i = 0; i < sizeof(T); ++i)
+      *hash = (*hash ^ ((bits >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
   }
 }
 std::uint64_t hash_of(const GatedDeltaHInputs& in) {
@@ -74,7 +75,8 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
 
 }  // namespace
 
-TEST_CASE("a seed means the same bits on every machine and with any number of threads", "[reference]") {
+TEST_CASE("a seed means the same bits on every machine and with any number of threads",
+          "[reference]") {
   GeneratorOptions options;
   options.seed = 12345;
   options.threads = 1;
@@ -97,7 +99,8 @@ TEST_CASE("keys are unit rows, gates accumulate downwards inside their chunk", "
     double worst = 0;
     for (std::size_t row = 0; row < in.k.size() / 24; ++row) {
       double square = 0;
-      for (std::size_t i = 0; i < 24; ++i) square += std::pow(static_cast<double>(bf16_to_float(in.k[row * 24 + i])), 2);
+      for (std::size_t i = 0; i < 24; ++i)
+        square += std::pow(static_cast<double>(bf16_to_float(in.k[row * 24 + i])), 2);
       worst = std::max(worst, std::abs(square - 1));
     }
     CHECK(worst < 4e-3);
@@ -118,14 +121,16 @@ TEST_CASE("base e holds the same gates as base 2, times ln 2", "[reference]") {
   p.gate_base = GateBase::kE;
   const GatedDeltaHInputs e = made(p, {});
   for (const std::size_t i : {std::size_t{0}, std::size_t{77}, std::size_t{500}}) {
-    CHECK(static_cast<double>(e.g[i]) == Approx(static_cast<double>(two.g[i]) * std::log(2.0)).epsilon(1e-6));
-    CHECK(static_cast<double>(e.gk[i]) == Approx(static_cast<double>(two.gk[i]) * std::log(2.0)).epsilon(1e-6));
+    CHECK(static_cast<double>(e.g[i]) ==
+          Approx(static_cast<double>(two.g[i]) * std::log(2.0)).epsilon(1e-6));
+    CHECK(static_cast<double>(e.gk[i]) ==
+          Approx(static_cast<double>(two.gk[i]) * std::log(2.0)).epsilon(1e-6));
   }
 }
 
 // k, beta, v and the gates of a token do not depend on the chunk length, and u and w are solved for
-// exactly so that the scan is the token-by-token delta rule. So the final state must not depend on it
-// either: this holds the equations of the generator and those of the oracle against each other.
+// exactly so that the scan is the token-by-token delta rule. So the final state must not depend on
+// it either: this holds the equations of the generator and those of the oracle against each other.
 TEST_CASE("the final state does not depend on the chunk length", "[reference]") {
   for (const GateSet gates : {GateSet::kStrong, GateSet::kSlow, GateSet::kNone}) {
     for (const int which : {0, 1, 2, 3}) {
@@ -202,9 +207,11 @@ TEST_CASE("lengths, slots and offsets are chosen where none are given", "[refere
   const GatedDeltaHInputs in = made(p, {});
   CHECK(in.cu_seqlens == std::vector<std::int64_t>{0, 38, 76, 113, 150});
   CHECK(in.chunk_offsets == std::vector<std::int64_t>{0, 2, 4, 6});
-  CHECK(std::set<std::int64_t>(in.h0_indices.begin(), in.h0_indices.end()) == std::set<std::int64_t>{0, 1});
+  CHECK(std::set<std::int64_t>(in.h0_indices.begin(), in.h0_indices.end()) ==
+        std::set<std::int64_t>{0, 1});
   CHECK(in.ht_indices[3] == -1);
-  CHECK(std::set<std::int64_t>(in.ht_indices.begin(), in.ht_indices.end()) == std::set<std::int64_t>{-1, 0, 1, 2});
+  CHECK(std::set<std::int64_t>(in.ht_indices.begin(), in.ht_indices.end()) ==
+        std::set<std::int64_t>{-1, 0, 1, 2});
 }
 
 TEST_CASE("options that do not fit the problem are refused", "[reference]") {
@@ -216,7 +223,8 @@ TEST_CASE("options that do not fit the problem are refused", "[reference]") {
   p.packed = true;
   p.sequences = 2;
   for (const std::vector<std::int64_t>& lengths :
-       {std::vector<std::int64_t>{150}, std::vector<std::int64_t>{-1, 10}, std::vector<std::int64_t>{100, 51}}) {
+       {std::vector<std::int64_t>{150}, std::vector<std::int64_t>{-1, 10},
+        std::vector<std::int64_t>{100, 51}}) {
     options.lengths = lengths;
     CHECK(generate(p, options).status().code() == ErrorCode::kInvalidArgument);
   }

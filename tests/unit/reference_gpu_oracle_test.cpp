@@ -1,6 +1,6 @@
 // The GPU oracle's source, compiled for the host: every thread of a block is a fiber here, and
-// __syncthreads hands over to the next. It must agree with the CPU oracle, bit for bit in its rounding
-// half, before it judges anything on a GPU.
+// __syncthreads hands over to the next. It must agree with the CPU oracle, bit for bit in its
+// rounding half, before it judges anything on a GPU.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Index {
 };
 Index threadIdx, blockIdx;
 ucontext_t scheduler;
-std::vector<ucontext_t> fibers;  // one per thread of the block
+std::vector<ucontext_t> fibers;     // one per thread of the block
 extern "C" unsigned char memory[];  // the kernel's dynamic shared memory
 alignas(16) unsigned char memory[256 * 1024];
 
@@ -65,7 +65,8 @@ void run_thread() {
   ++finished;
 }
 
-/// Runs the blocks one after the other. A thread that returns while others wait at a barrier is an error.
+/// Runs the blocks one after the other. A thread that returns while others wait at a barrier is an
+/// error.
 void launch(const OracleParams& params) {
   constexpr std::size_t kStackBytes = 64 * 1024;
   constexpr auto kThreads = static_cast<unsigned>(kOracleThreads);
@@ -83,7 +84,8 @@ void launch(const OracleParams& params) {
       makecontext(&fibers[t], run_thread, 0);
     }
     while (finished == 0) {
-      for (threadIdx.x = 0; threadIdx.x < kThreads; ++threadIdx.x) swapcontext(&scheduler, &fibers[threadIdx.x]);
+      for (threadIdx.x = 0; threadIdx.x < kThreads; ++threadIdx.x)
+        swapcontext(&scheduler, &fibers[threadIdx.x]);
       REQUIRE((finished == 0 || finished == kThreads));
     }
   }
@@ -110,8 +112,10 @@ struct Judged {
     rounding = gated_delta_h(in, {Precision::kRounding, Variant::kDefinition, 0}).value();
     const auto to_half = [&](double x) { return double_to_half(problem.dtype, x); };
     std::transform(rounding.h.begin(), rounding.h.end(), std::back_inserter(h), to_half);
-    std::transform(rounding.v_new.begin(), rounding.v_new.end(), std::back_inserter(v_new), to_half);
-    std::transform(rounding.ht.begin(), rounding.ht.end(), std::back_inserter(ht), [](double x) { return static_cast<float>(x); });
+    std::transform(rounding.v_new.begin(), rounding.v_new.end(), std::back_inserter(v_new),
+                   to_half);
+    std::transform(rounding.ht.begin(), rounding.ht.end(), std::back_inserter(ht),
+                   [](double x) { return static_cast<float>(x); });
     long long chunks = 0;
     for (std::size_t n = 1; n < in.cu_seqlens.size(); ++n) {
       begin.push_back(in.cu_seqlens[n - 1]);
@@ -148,9 +152,11 @@ struct Judged {
     params.is_f16 = p.dtype == DType::kF16 ? 1 : 0;
     params.base_e = p.gate_base == GateBase::kE ? 1 : 0;
     params.state_vk = p.layout == StateLayout::kVK ? 1 : 0;
-    std::vector<test::OracleRow> rows(static_cast<std::size_t>(test::oracle_blocks(params.N, params.HV, params.V)));
+    std::vector<test::OracleRow> rows(
+        static_cast<std::size_t>(test::oracle_blocks(params.N, params.HV, params.V)));
     params.sums = rows.data();
-    REQUIRE(test::oracle_smem_bytes(params.K, params.BT) <= static_cast<int>(sizeof host_cuda::memory));
+    REQUIRE(test::oracle_smem_bytes(params.K, params.BT) <=
+            static_cast<int>(sizeof host_cuda::memory));
     host_cuda::launch(params);
 
     constexpr std::size_t kValues = sizeof(test::OracleRow) / sizeof(double);
@@ -172,8 +178,10 @@ void check_agrees(const test::OracleSums& sums, const TensorError& own) {
   CHECK(sums.non_finite == 0);
   CHECK(sums.rounding_difference == 0);  // bit for bit
   CHECK(std::sqrt(sums.pure_square) == Approx(own.reference_norm).epsilon(1e-12));
-  CHECK(std::sqrt(sums.own_difference) == Approx(own.relative_l2 * own.reference_norm).epsilon(1e-6));
-  CHECK(std::sqrt(sums.pure_difference) == Approx(own.relative_l2 * own.reference_norm).epsilon(1e-6));
+  CHECK(std::sqrt(sums.own_difference) ==
+        Approx(own.relative_l2 * own.reference_norm).epsilon(1e-6));
+  CHECK(std::sqrt(sums.pure_difference) ==
+        Approx(own.relative_l2 * own.reference_norm).epsilon(1e-6));
 }
 
 }  // namespace
@@ -225,7 +233,8 @@ TEST_CASE("the GPU oracle sees one wrong element of each output", "[reference]")
   p.has_ht = true;
   Judged judged(p, {});
   const auto half = [](double x) { return double_to_bf16(x); };
-  judged.h[360 + 19 * 18 + 17] = half(judged.rounding.h[360 + 19 * 18 + 17] + 64);  // the last element of chunk 1
+  judged.h[360 + 19 * 18 + 17] =
+      half(judged.rounding.h[360 + 19 * 18 + 17] + 64);  // the last element of chunk 1
   judged.v_new[39 * 18 + 17] = half(100);
   judged.ht[0] += 0.5F;
   const test::OracleRow sums = judged.sums();
