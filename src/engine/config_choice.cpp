@@ -7,7 +7,8 @@ namespace {
 
 void add_fallback(Choice& choice, const Config& config) {
   if (config == choice.config) return;
-  if (std::find(choice.fallbacks.begin(), choice.fallbacks.end(), config) == choice.fallbacks.end()) choice.fallbacks.push_back(config);
+  if (std::find(choice.fallbacks.begin(), choice.fallbacks.end(), config) == choice.fallbacks.end())
+    choice.fallbacks.push_back(config);
 }
 
 const char* phrase(PickSource source) {
@@ -33,7 +34,8 @@ Result<Choice> heuristic_choice(const ops::OpProblem& problem, const ops::Device
   return choice;
 }
 
-Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem, const ops::DeviceLimits& limits) {
+Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem,
+                 const ops::DeviceLimits& limits) {
   Choice choice;
   choice.config = pick.config;
   choice.source = pick.source;
@@ -45,19 +47,23 @@ Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem, const 
   const auto used = static_cast<std::size_t>(pick.alternate);
   choice.recorded_us = used == 0 ? pick.record->us.median : alternates[used - 1].us;
   for (std::size_t i = used; i < alternates.size(); ++i) {
-    if (problem.legal(alternates[i].config, limits).ok()) add_fallback(choice, alternates[i].config);
+    if (problem.legal(alternates[i].config, limits).ok())
+      add_fallback(choice, alternates[i].config);
   }
-  if (const auto heuristic = problem.heuristic(limits); heuristic.ok()) add_fallback(choice, *heuristic);
+  if (const auto heuristic = problem.heuristic(limits); heuristic.ok())
+    add_fallback(choice, *heuristic);
   return choice;
 }
 
-Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops::OpProblem& problem, const ops::DeviceLimits& limits) {
+Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops::OpProblem& problem,
+                      const ops::DeviceLimits& limits) {
   if (mode == TuneMode::kOff) return heuristic_choice(problem, limits);
   const tuning::KeyQuery query = problem.key_query();
   const tuning::LegalFn legal = ops::legal_fn(problem, limits);
   if (mode == TuneMode::kStrict) {
     if (const auto pick = store.find_exact(query, legal)) return choice_of(*pick, problem, limits);
-    return not_found("no tuned entry is for exactly " + store.key_of(query).text() + ", and the tune mode is strict");
+    return not_found("no tuned entry is for exactly " + store.key_of(query).text() +
+                     ", and the tune mode is strict");
   }
   if (const auto pick = store.find(query, legal)) return choice_of(*pick, problem, limits);
   return heuristic_choice(problem, limits);
@@ -78,9 +84,11 @@ Why why_of(const Choice& choice, const std::string& key) {
 
 std::string describe(const Why& why) {
   std::string text = to_string(why.config) + " is " + phrase(why.source);
-  if (why.source != PickSource::kHeuristic && why.source != PickSource::kForced) text += " (" + why.layer + ")";
+  if (why.source != PickSource::kHeuristic && why.source != PickSource::kForced)
+    text += " (" + why.layer + ")";
   if (why.stale_toolchain) text += ", recorded under another NVRTC or driver";
-  if (why.partial) text += ", whose tuning ended with its time budget before every config was timed";
+  if (why.partial)
+    text += ", whose tuning ended with its time budget before every config was timed";
   text += ".";
   if (!why.binary_from.empty()) text += " Machine code: " + why.binary_from + ".";
   return text;

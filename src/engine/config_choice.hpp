@@ -19,20 +19,22 @@ struct Choice {
   bool stale_toolchain = false;
   bool partial = false;
   double recorded_us = 0;
-  /// Legal configs to fall to, in order, if this one does not compile or load: the record's alternates,
-  /// then the heuristic.
+  /// Legal configs to fall to, in order, if this one does not compile or load: the record's
+  /// alternates, then the heuristic.
   std::vector<Config> fallbacks;
   std::shared_ptr<const tuning::Record> record;  ///< null for the heuristic
 };
 
 /// Errors: kUnsupported if nothing is legal there.
-[[nodiscard]] Result<Choice> heuristic_choice(const ops::OpProblem& problem, const ops::DeviceLimits& limits);
-[[nodiscard]] Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem, const ops::DeviceLimits& limits);
+[[nodiscard]] Result<Choice> heuristic_choice(const ops::OpProblem& problem,
+                                              const ops::DeviceLimits& limits);
+[[nodiscard]] Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem,
+                               const ops::DeviceLimits& limits);
 
 /// As the mode says, without timing: kOff the heuristic; kReplay and kFirstUse the stores in their
 /// declared order, then the heuristic; kStrict an exact entry, else kNotFound.
-[[nodiscard]] Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops::OpProblem& problem,
-                                    const ops::DeviceLimits& limits);
+[[nodiscard]] Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store,
+                                    const ops::OpProblem& problem, const ops::DeviceLimits& limits);
 
 /// Everything known of a choice but its machine code; `text` is made last, by `describe`.
 [[nodiscard]] Why why_of(const Choice& choice, const std::string& key);

@@ -55,7 +55,9 @@ const char* to_string(PickSource source) noexcept {
 
 struct Engine::Impl {
   explicit Impl(std::shared_ptr<engine::Internals> made)
-      : internals(std::move(made)), state(std::make_shared<engine::SharedState>()), first_use(*internals) {
+      : internals(std::move(made)),
+        state(std::make_shared<engine::SharedState>()),
+        first_use(*internals) {
     state->generation = engine::process_generation();
   }
 
@@ -94,18 +96,28 @@ struct Engine::Impl {
   };
 
   Result<PlanPointer> plan_in(const GatedDeltaHProblem& problem, const cuda::ContextId& context);
-  Result<PlanPointer> plan_for_stream(const GatedDeltaHProblem& problem, const PlanKey& key, const cuda::ContextId& context, cuda::CUstream stream);
+  Result<PlanPointer> plan_for_stream(const GatedDeltaHProblem& problem, const PlanKey& key,
+                                      const cuda::ContextId& context, cuda::CUstream stream);
   Result<PlanPointer> fly(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context);
-  Result<PlanPointer> make_plan(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context);
+  Result<PlanPointer> make_plan(const OpPointer& op, const PlanKey& key,
+                                const cuda::ContextId& context);
   Result<Choice> choose(const OpPointer& op, const ops::DeviceLimits& limits, bool& settled);
-  Result<PlanPointer> assemble_first(const OpPointer& op, const Choice& choice, const cuda::ContextId& context);
-  Result<PlanPointer> assemble(const OpPointer& op, const Choice& choice, const cuda::ContextId& context);
-  Result<PlanPointer> loaded_plan(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context);
-  Result<PlanPointer> forced_plan(const OpPointer& op, const PlanKey& key, const Config& config, const cuda::ContextId& context);
+  Result<PlanPointer> assemble_first(const OpPointer& op, const Choice& choice,
+                                     const cuda::ContextId& context);
+  Result<PlanPointer> assemble(const OpPointer& op, const Choice& choice,
+                               const cuda::ContextId& context);
+  Result<PlanPointer> loaded_plan(const OpPointer& op, const PlanKey& key,
+                                  const cuda::ContextId& context);
+  Result<PlanPointer> forced_plan(const OpPointer& op, const PlanKey& key, const Config& config,
+                                  const cuda::ContextId& context);
   Status compile_all(const std::vector<GatedDeltaHProblem>& problems);
-  std::shared_ptr<Plan::Impl> empty_plan(const OpPointer& op, const Choice& choice, const cuda::ContextId& context) const;
-  static void add_stage(Plan::Impl& plan, const ops::Stage& stage, const engine::LoadedKernel& kernel);
-  std::string key_text(const OpPointer& op) const { return internals->store->key_of(op->key_query()).text(); }
+  std::shared_ptr<Plan::Impl> empty_plan(const OpPointer& op, const Choice& choice,
+                                         const cuda::ContextId& context) const;
+  static void add_stage(Plan::Impl& plan, const ops::Stage& stage,
+                        const engine::LoadedKernel& kernel);
+  std::string key_text(const OpPointer& op) const {
+    return internals->store->key_of(op->key_query()).text();
+  }
 
   std::shared_ptr<engine::Internals> internals;
   std::shared_ptr<engine::SharedState> state;
@@ -127,7 +139,8 @@ struct Engine::Impl {
 
 // --- making plans -------------------------------------------------------------------------------
 
-std::shared_ptr<Plan::Impl> Engine::Impl::empty_plan(const OpPointer& op, const Choice& choice, const cuda::ContextId& context) const {
+std::shared_ptr<Plan::Impl> Engine::Impl::empty_plan(const OpPointer& op, const Choice& choice,
+                                                     const cuda::ContextId& context) const {
   auto plan = std::make_shared<Plan::Impl>();
   plan->api = &internals->api();
   plan->context = context;
@@ -137,18 +150,22 @@ std::shared_ptr<Plan::Impl> Engine::Impl::empty_plan(const OpPointer& op, const 
   return plan;
 }
 
-void Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage, const engine::LoadedKernel& kernel) {
-  plan.stages.push_back({kernel.function, static_cast<unsigned>(stage.grid), static_cast<unsigned>(stage.source.threads),
+void Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage,
+                             const engine::LoadedKernel& kernel) {
+  plan.stages.push_back({kernel.function, static_cast<unsigned>(stage.grid),
+                         static_cast<unsigned>(stage.source.threads),
                          static_cast<unsigned>(stage.source.smem_bytes)});
   plan.why.binary_id = kernel.binary_id;  // of the last stage, the tuned one
   plan.why.binary_from = kernel.binary_from;
 }
 
-Result<PlanPointer> Engine::Impl::assemble(const OpPointer& op, const Choice& choice, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::assemble(const OpPointer& op, const Choice& choice,
+                                           const cuda::ContextId& context) {
   auto plan = empty_plan(op, choice, context);
   for (const ops::Stage& stage : op->stages(choice.config)) {
-    SCANJIT_ASSIGN_OR_RETURN(const auto kernel, internals->parts.loader->load(internals->api(), context, *internals->provider, stage.source,
-                                                                             internals->facts.arch));
+    SCANJIT_ASSIGN_OR_RETURN(const auto kernel, internals->parts.loader->load(
+                                                    internals->api(), context, *internals->provider,
+                                                    stage.source, internals->facts.arch));
     add_stage(*plan, stage, *kernel);
   }
   plan->why.text = engine::describe(plan->why);
@@ -156,10 +173,13 @@ Result<PlanPointer> Engine::Impl::assemble(const OpPointer& op, const Choice& ch
 }
 
 // The choice, or where it does not compile or load, the first of its fallbacks that does.
-Result<PlanPointer> Engine::Impl::assemble_first(const OpPointer& op, const Choice& choice, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::assemble_first(const OpPointer& op, const Choice& choice,
+                                                 const cuda::ContextId& context) {
   Result<PlanPointer> plan = assemble(op, choice, context);
-  for (std::size_t i = 0; i < choice.fallbacks.size() && !plan.ok() && another_may_do(plan.status()); ++i) {
-    internals->log.warning("config " + to_string(choice.config) + " cannot serve " + key_text(op) + ": " + plan.status().message());
+  for (std::size_t i = 0;
+       i < choice.fallbacks.size() && !plan.ok() && another_may_do(plan.status()); ++i) {
+    internals->log.warning("config " + to_string(choice.config) + " cannot serve " + key_text(op) +
+                           ": " + plan.status().message());
     Choice other = choice;
     other.config = choice.fallbacks[i];
     other.recorded_us = 0;
@@ -173,7 +193,8 @@ Result<PlanPointer> Engine::Impl::assemble_first(const OpPointer& op, const Choi
   return plan;
 }
 
-Result<Choice> Engine::Impl::choose(const OpPointer& op, const ops::DeviceLimits& limits, bool& settled) {
+Result<Choice> Engine::Impl::choose(const OpPointer& op, const ops::DeviceLimits& limits,
+                                    bool& settled) {
   settled = true;
   const TuneMode mode = internals->options.tune_mode;
   if (mode != TuneMode::kFirstUse) return engine::choose(mode, *internals->store, *op, limits);
@@ -181,16 +202,19 @@ Result<Choice> Engine::Impl::choose(const OpPointer& op, const ops::DeviceLimits
   if (pick && !pick->stale_toolchain) return engine::choice_of(*pick, *op, limits);
   const bool retime = pick.has_value() && op->tokens_per_sequence() > 0;
   if (retime || (!pick && first_use.possible(*op))) {
-    engine::FirstUse::Outcome outcome = first_use.run(op, limits, retime ? pick->record.get() : nullptr);
+    engine::FirstUse::Outcome outcome =
+        first_use.run(op, limits, retime ? pick->record.get() : nullptr);
     settled = !outcome.retry;
     if (outcome.choice) return *std::move(outcome.choice);
   }
   return engine::choose(TuneMode::kReplay, *internals->store, *op, limits);
 }
 
-Result<PlanPointer> Engine::Impl::make_plan(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::make_plan(const OpPointer& op, const PlanKey& key,
+                                            const cuda::ContextId& context) {
   const cuda::RelaxedCaptureScope relaxed(internals->api());
-  SCANJIT_ASSIGN_OR_RETURN(const auto entered, cuda::ScopedContext::enter(internals->api(), context.context));
+  SCANJIT_ASSIGN_OR_RETURN(const auto entered,
+                           cuda::ScopedContext::enter(internals->api(), context.context));
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
   bool settled = true;
   SCANJIT_ASSIGN_OR_RETURN(const Choice choice, choose(op, limits, settled));
@@ -201,17 +225,21 @@ Result<PlanPointer> Engine::Impl::make_plan(const OpPointer& op, const PlanKey& 
   return plan;
 }
 
-Result<PlanPointer> Engine::Impl::fly(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::fly(const OpPointer& op, const PlanKey& key,
+                                      const cuda::ContextId& context) {
   std::unique_lock lock(mutex);
-  if (const PlanTable::Entry* entry = table.find(key); entry != nullptr && entry->settled) return entry->plan;
+  if (const PlanTable::Entry* entry = table.find(key); entry != nullptr && entry->settled)
+    return entry->plan;
   auto& place = flights[key];
   if (place) {
     const std::shared_ptr<Flight> flight = place;
-    if (changed.wait_for(lock, kWait, [&] { return flight->result.has_value(); })) return *flight->result;
+    if (changed.wait_for(lock, kWait, [&] { return flight->result.has_value(); }))
+      return *flight->result;
     lock.unlock();
     // The other thread is still compiling or timing: serve the heuristic and publish nothing.
     const cuda::RelaxedCaptureScope relaxed(internals->api());
-    SCANJIT_ASSIGN_OR_RETURN(const auto entered, cuda::ScopedContext::enter(internals->api(), context.context));
+    SCANJIT_ASSIGN_OR_RETURN(const auto entered,
+                             cuda::ScopedContext::enter(internals->api(), context.context));
     SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
     SCANJIT_ASSIGN_OR_RETURN(const Choice choice, engine::heuristic_choice(*op, limits));
     return assemble(op, choice, context);
@@ -226,7 +254,9 @@ Result<PlanPointer> Engine::Impl::fly(const OpPointer& op, const PlanKey& key, c
   return result;
 }
 
-Result<PlanPointer> Engine::Impl::forced_plan(const OpPointer& op, const PlanKey& key, const Config& config, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::forced_plan(const OpPointer& op, const PlanKey& key,
+                                              const Config& config,
+                                              const cuda::ContextId& context) {
   {
     const std::lock_guard lock(mutex);
     for (const Forced& one : forced[key]) {
@@ -234,7 +264,8 @@ Result<PlanPointer> Engine::Impl::forced_plan(const OpPointer& op, const PlanKey
     }
   }
   const cuda::RelaxedCaptureScope relaxed(internals->api());
-  SCANJIT_ASSIGN_OR_RETURN(const auto entered, cuda::ScopedContext::enter(internals->api(), context.context));
+  SCANJIT_ASSIGN_OR_RETURN(const auto entered,
+                           cuda::ScopedContext::enter(internals->api(), context.context));
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
   SCANJIT_TRY(op->legal(config, limits));
   Choice choice;
@@ -248,9 +279,10 @@ Result<PlanPointer> Engine::Impl::forced_plan(const OpPointer& op, const PlanKey
   return plan;
 }
 
-// While capturing: a plan out of kernels that are in the context already, whatever their config, since
-// all configs give the same bits. Nothing is compiled, loaded or allocated on the device.
-Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context) {
+// While capturing: a plan out of kernels that are in the context already, whatever their config,
+// since all configs give the same bits. Nothing is compiled, loaded or allocated on the device.
+Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey& key,
+                                              const cuda::ContextId& context) {
   {
     const std::lock_guard lock(mutex);
     const auto found = forced.find(key);
@@ -267,7 +299,8 @@ Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey
     auto plan = empty_plan(op, choice, context);
     bool all_loaded = true;
     for (const ops::Stage& stage : op->stages(config)) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::string source_id, internals->provider->source_id(stage.source, internals->facts.arch));
+      SCANJIT_ASSIGN_OR_RETURN(const std::string source_id,
+                               internals->provider->source_id(stage.source, internals->facts.arch));
       const auto kernel = internals->parts.loader->find(internals->api(), context, source_id);
       all_loaded = kernel != nullptr;
       if (!all_loaded) break;
@@ -279,11 +312,13 @@ Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey
     table.put({key, made, false});
     return made;
   }
-  return Status(ErrorCode::kCaptureMiss, "the stream is capturing and no kernel is loaded for " + key_text(op) +
+  return Status(ErrorCode::kCaptureMiss, "the stream is capturing and no kernel is loaded for " +
+                                             key_text(op) +
                                              "; plan or prewarm this problem before capturing");
 }
 
-Result<PlanPointer> Engine::Impl::plan_in(const GatedDeltaHProblem& problem, const cuda::ContextId& context) {
+Result<PlanPointer> Engine::Impl::plan_in(const GatedDeltaHProblem& problem,
+                                          const cuda::ContextId& context) {
   const PlanKey key{ops::GatedDeltaH::words(problem), context.id};
   if (const PlanTable::Entry* entry = table.find(key); entry != nullptr && entry->settled) {
     lookups.fetch_add(1, std::memory_order_relaxed);
@@ -296,13 +331,16 @@ Result<PlanPointer> Engine::Impl::plan_in(const GatedDeltaHProblem& problem, con
   return plan;
 }
 
-Result<PlanPointer> Engine::Impl::plan_for_stream(const GatedDeltaHProblem& problem, const PlanKey& key, const cuda::ContextId& context,
+Result<PlanPointer> Engine::Impl::plan_for_stream(const GatedDeltaHProblem& problem,
+                                                  const PlanKey& key,
+                                                  const cuda::ContextId& context,
                                                   cuda::CUstream stream) {
   SCANJIT_ASSIGN_OR_RETURN(const auto call, Call::begin(*this));
   SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
   bool capturing = false;
   {
-    SCANJIT_ASSIGN_OR_RETURN(const auto entered, cuda::ScopedContext::enter(internals->api(), context.context));
+    SCANJIT_ASSIGN_OR_RETURN(const auto entered,
+                             cuda::ScopedContext::enter(internals->api(), context.context));
     SCANJIT_ASSIGN_OR_RETURN(capturing, cuda::is_capturing(internals->api(), stream));
   }
   if (!capturing) return fly(op, key, context);
@@ -323,7 +361,9 @@ Status Engine::Impl::compile_all(const std::vector<GatedDeltaHProblem>& problems
     if (!op.ok()) continue;
     const auto choice = engine::choose(mode, *internals->store, **op, limits);
     if (!choice.ok()) continue;
-    if (mode == TuneMode::kFirstUse && choice->source != PickSource::kExact && first_use.possible(**op)) continue;
+    if (mode == TuneMode::kFirstUse && choice->source != PickSource::kExact &&
+        first_use.possible(**op))
+      continue;
     for (const ops::Stage& stage : (*op)->stages(choice->config)) sources.push_back(stage.source);
   }
   static_cast<void>(internals->provider->get_all(sources, internals->facts.arch));
@@ -388,7 +428,8 @@ Result<Plan> Engine::plan(const GatedDeltaHProblem& problem) {
     PlanKey key{ops::GatedDeltaH::words(problem), 0};
     if (api.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current != nullptr &&
         api.cuCtxGetId(current, &key.context) == cuda::CUDA_SUCCESS) {
-      if (const PlanTable::Entry* entry = impl_->table.find(key); entry != nullptr && entry->settled) {
+      if (const PlanTable::Entry* entry = impl_->table.find(key);
+          entry != nullptr && entry->settled) {
         impl_->lookups.fetch_add(1, std::memory_order_relaxed);
         return Plan(entry->plan);
       }
@@ -406,13 +447,15 @@ Result<Plan> Engine::plan_with(const GatedDeltaHProblem& problem, const Config& 
     SCANJIT_ASSIGN_OR_RETURN(const auto call, Impl::Call::begin(*impl_));
     SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
     SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, impl_->internals->context());
-    Result<PlanPointer> plan = impl_->forced_plan(op, {ops::GatedDeltaH::words(problem), context.id}, config, context);
+    Result<PlanPointer> plan =
+        impl_->forced_plan(op, {ops::GatedDeltaH::words(problem), context.id}, config, context);
     if (!plan.ok()) return impl_->state->noted(plan.status());
     return Plan(*std::move(plan));
   });
 }
 
-Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args, Workspace workspace, Stream stream) {
+Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
+                             Workspace workspace, Stream stream) {
   return guard([&]() -> Status {
     if (!impl_) return moved_from();
     SCANJIT_TRY(impl_->state->usable());
@@ -422,13 +465,17 @@ Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDelta
     SCANJIT_TRY(cuda::check(api, api.cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
     SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context, cuda::stream_context(api, handle));
     PlanKey key{ops::GatedDeltaH::words(problem), 0};
-    if (context != nullptr) SCANJIT_TRY(cuda::check(api, api.cuCtxGetId(context, &key.context), "cuCtxGetId"));
-    if (const PlanTable::Entry* entry = impl_->table.find(key); entry != nullptr && entry->settled) {
+    if (context != nullptr)
+      SCANJIT_TRY(cuda::check(api, api.cuCtxGetId(context, &key.context), "cuCtxGetId"));
+    if (const PlanTable::Entry* entry = impl_->table.find(key);
+        entry != nullptr && entry->settled) {
       impl_->lookups.fetch_add(1, std::memory_order_relaxed);
       return entry->plan->launch(args, workspace, handle, current);
     }
     // A default stream without a current context: the device's primary one.
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id, context == nullptr ? impl_->internals->context() : cuda::identify(api, context));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id, context == nullptr
+                                                           ? impl_->internals->context()
+                                                           : cuda::identify(api, context));
     key.context = id.id;
     const Result<PlanPointer> plan = impl_->plan_for_stream(problem, key, id, handle);
     if (!plan.ok()) return impl_->state->noted(plan.status());
@@ -441,7 +488,8 @@ std::vector<PrewarmItem> Engine::prewarm(const std::vector<GatedDeltaHProblem>& 
   static_cast<void>(guard([&]() -> Status {
     if (impl_) {
       const Status status = impl_->compile_all(problems);
-      if (!status.ok()) impl_->internals->log.debug("prewarm: " + status.message());  // `plan` will say it again
+      if (!status.ok())
+        impl_->internals->log.debug("prewarm: " + status.message());  // `plan` will say it again
     }
     for (const GatedDeltaHProblem& problem : problems) {
       const Result<Plan> made = plan(problem);
@@ -462,13 +510,17 @@ Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
     SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext current, cuda::current_context(in.api()));
     if (current != nullptr) {
       SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(in.api(), current));
-      if (const PlanTable::Entry* entry = impl_->table.find({ops::GatedDeltaH::words(problem), context.id})) return entry->plan->why;
+      if (const PlanTable::Entry* entry =
+              impl_->table.find({ops::GatedDeltaH::words(problem), context.id}))
+        return entry->plan->why;
       SCANJIT_ASSIGN_OR_RETURN(limits, in.limits(context));
     }
-    SCANJIT_ASSIGN_OR_RETURN(const Choice choice, engine::choose(in.options.tune_mode, *in.store, *op, limits));
+    SCANJIT_ASSIGN_OR_RETURN(const Choice choice,
+                             engine::choose(in.options.tune_mode, *in.store, *op, limits));
     Why why = engine::why_of(choice, impl_->key_text(op));
     why.text = engine::describe(why);
-    if (in.options.tune_mode == TuneMode::kFirstUse && choice.source != PickSource::kExact && impl_->first_use.possible(*op)) {
+    if (in.options.tune_mode == TuneMode::kFirstUse && choice.source != PickSource::kExact &&
+        impl_->first_use.possible(*op)) {
       why.text += " Its first use will time a short list of configs.";
     }
     return why;

@@ -8,7 +8,7 @@
 namespace scanjit::engine {
 namespace {
 
-constexpr int kTries = 3;              // of one key in one process
+constexpr int kTries = 3;               // of one key in one process
 constexpr std::int64_t kWaitMs = 2000;  // for another thread or process at the same key
 constexpr std::int64_t kPollMs = 20;
 
@@ -17,13 +17,18 @@ constexpr std::int64_t kPollMs = 20;
 bool FirstUse::possible(const ops::OpProblem& problem) const {
   if (problem.tokens_per_sequence() == 0) return false;
   const tuning::ShapeKey key = problem.key_query().key;
-  return internals_.shortlists.find(key.kernel, key.kernel_revision, internals_.facts.arch, problem.source_class()) != nullptr;
+  return internals_.shortlists.find(key.kernel, key.kernel_revision, internals_.facts.arch,
+                                    problem.source_class()) != nullptr;
 }
 
-std::vector<Config> FirstUse::candidates(const ops::OpProblem& problem, const ops::DeviceLimits& limits, const tuning::Record* stale) const {
+std::vector<Config> FirstUse::candidates(const ops::OpProblem& problem,
+                                         const ops::DeviceLimits& limits,
+                                         const tuning::Record* stale) const {
   std::vector<Config> list;
   const auto add = [&](const Config& config) {
-    if (problem.legal(config, limits).ok() && std::find(list.begin(), list.end(), config) == list.end()) list.push_back(config);
+    if (problem.legal(config, limits).ok() &&
+        std::find(list.begin(), list.end(), config) == list.end())
+      list.push_back(config);
   };
   if (stale != nullptr) {
     for (const Config& config : tuning::retime_candidates(*stale)) add(config);
@@ -31,25 +36,30 @@ std::vector<Config> FirstUse::candidates(const ops::OpProblem& problem, const op
   }
   if (const auto heuristic = problem.heuristic(limits); heuristic.ok()) add(*heuristic);
   const tuning::ShapeKey key = problem.key_query().key;
-  const Shortlist* shortlist = internals_.shortlists.find(key.kernel, key.kernel_revision, internals_.facts.arch, problem.source_class());
+  const Shortlist* shortlist = internals_.shortlists.find(
+      key.kernel, key.kernel_revision, internals_.facts.arch, problem.source_class());
   if (shortlist == nullptr) return list;
   for (const Config& config : shortlist->configs) add(config);
   return list;
 }
 
-std::optional<Choice> FirstUse::published(const ops::OpProblem& problem, const ops::DeviceLimits& limits, const tuning::Record* stale) const {
-  const auto pick = internals_.store->find_exact(problem.key_query(), ops::legal_fn(problem, limits));
+std::optional<Choice> FirstUse::published(const ops::OpProblem& problem,
+                                          const ops::DeviceLimits& limits,
+                                          const tuning::Record* stale) const {
+  const auto pick =
+      internals_.store->find_exact(problem.key_query(), ops::legal_fn(problem, limits));
   if (!pick || (stale != nullptr && pick->stale_toolchain)) return std::nullopt;
   return choice_of(*pick, problem, limits);
 }
 
-FirstUse::Outcome FirstUse::run(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits,
-                                const tuning::Record* stale) {
+FirstUse::Outcome FirstUse::run(const std::shared_ptr<const ops::OpProblem>& problem,
+                                const ops::DeviceLimits& limits, const tuning::Record* stale) {
   const std::string key = internals_.store->key_of(problem->key_query()).text();
   std::unique_lock lock(mutex_);
   Key& state = keys_[key];  // stays where it is
   if (state.running) {
-    const bool ended = ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !state.running; });
+    const bool ended =
+        ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !state.running; });
     const bool again = !ended || state.tries < kTries;
     lock.unlock();
     if (ended) {
@@ -80,7 +90,8 @@ FirstUse::Outcome FirstUse::run(const std::shared_ptr<const ops::OpProblem>& pro
 }
 
 // Among processes: the lock saves double work, and nothing else depends on it.
-FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits,
+FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem>& problem,
+                                      const ops::DeviceLimits& limits,
                                       const tuning::Record* stale) {
   if (internals_.cache.memory_only()) return time_now(problem, limits, stale);
   os::FileSystem& files = *internals_.parts.files;
@@ -110,8 +121,8 @@ FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem
   return time_now(problem, limits, stale);
 }
 
-FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits,
-                                     const tuning::Record* stale) {
+FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>& problem,
+                                     const ops::DeviceLimits& limits, const tuning::Record* stale) {
   os::Clock& clock = *internals_.parts.clock;
   const std::vector<Config> configs = candidates(*problem, limits, stale);
   if (configs.empty()) return {};
@@ -120,13 +131,16 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
   std::vector<jit::KernelSource> sources;
   for (const Config& config : configs) {
     for (const ops::Stage& stage : problem->stages(config)) {
-      if (std::find(sources.begin(), sources.end(), stage.source) == sources.end()) sources.push_back(stage.source);
+      if (std::find(sources.begin(), sources.end(), stage.source) == sources.end())
+        sources.push_back(stage.source);
     }
   }
-  static_cast<void>(internals_.provider->get_all(sources, internals_.facts.arch, [&] { return clock.now_ms() >= until; }));
+  static_cast<void>(internals_.provider->get_all(sources, internals_.facts.arch,
+                                                 [&] { return clock.now_ms() >= until; }));
 
   std::unique_lock lock(mutex_);
-  if (!ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !gpu_taken_; })) return {std::nullopt, true};
+  if (!ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !gpu_taken_; }))
+    return {std::nullopt, true};
   gpu_taken_ = true;
   lock.unlock();
   struct Release {
@@ -143,7 +157,8 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
     TuneKeyOptions options;
     options.timer.scratch_limit = internals_.options.scratch_limit;
     options.timer.block_us = 1000;
-    options.select.budget_ms = static_cast<double>(std::max<std::int64_t>(1, until - clock.now_ms()));
+    options.select.budget_ms =
+        static_cast<double>(std::max<std::int64_t>(1, until - clock.now_ms()));
     tuned = tune_key(internals_, {problem}, configs, options);
   }
 
@@ -164,7 +179,8 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
   }
   auto record = std::make_shared<const tuning::Record>(*(*tuned)->record);
   if (const Status status = internals_.store->publish(*record); !status.ok()) {
-    internals_.log.warn_once("publish", "a tuned entry serves from memory only: " + status.message());
+    internals_.log.warn_once("publish",
+                             "a tuned entry serves from memory only: " + status.message());
   }
   {
     const std::lock_guard guard(mutex_);

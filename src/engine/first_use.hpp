@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Timing a key on its first use: a short list of configs, once per key among threads and processes.
+/// Timing a key on its first use: a short list of configs, once per key among threads and
+/// processes.
 
 #include <condition_variable>
 #include <map>
@@ -24,7 +25,8 @@ class FirstUse {
   };
   struct Outcome {
     std::optional<Choice> choice;  ///< timed here, or by another thread or process meanwhile
-    bool retry = false;            ///< a later call may have more luck: the GPU was busy, or another is still timing
+    bool retry =
+        false;  ///< a later call may have more luck: the GPU was busy, or another is still timing
   };
 
   explicit FirstUse(Internals& internals) : internals_(internals) {}
@@ -32,10 +34,11 @@ class FirstUse {
   /// Whether this key may be timed at all: its architecture has a shortlist.
   [[nodiscard]] bool possible(const ops::OpProblem& problem) const;
 
-  /// Times the shortlist and the heuristic's config, or after a change of toolchain the kept candidates
-  /// of `stale`, and publishes the record. The problem's context must be current and stays so.
-  [[nodiscard]] Outcome run(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits,
-                            const tuning::Record* stale);
+  /// Times the shortlist and the heuristic's config, or after a change of toolchain the kept
+  /// candidates of `stale`, and publishes the record. The problem's context must be current and
+  /// stays so.
+  [[nodiscard]] Outcome run(const std::shared_ptr<const ops::OpProblem>& problem,
+                            const ops::DeviceLimits& limits, const tuning::Record* stale);
 
   [[nodiscard]] Counters counters() const;
 
@@ -44,10 +47,14 @@ class FirstUse {
     bool running = false;
     int tries = 0;
   };
-  Outcome run_alone(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits, const tuning::Record* stale);
-  Outcome time_now(const std::shared_ptr<const ops::OpProblem>& problem, const ops::DeviceLimits& limits, const tuning::Record* stale);
-  std::optional<Choice> published(const ops::OpProblem& problem, const ops::DeviceLimits& limits, const tuning::Record* stale) const;
-  std::vector<Config> candidates(const ops::OpProblem& problem, const ops::DeviceLimits& limits, const tuning::Record* stale) const;
+  Outcome run_alone(const std::shared_ptr<const ops::OpProblem>& problem,
+                    const ops::DeviceLimits& limits, const tuning::Record* stale);
+  Outcome time_now(const std::shared_ptr<const ops::OpProblem>& problem,
+                   const ops::DeviceLimits& limits, const tuning::Record* stale);
+  std::optional<Choice> published(const ops::OpProblem& problem, const ops::DeviceLimits& limits,
+                                  const tuning::Record* stale) const;
+  std::vector<Config> candidates(const ops::OpProblem& problem, const ops::DeviceLimits& limits,
+                                 const tuning::Record* stale) const;
 
   Internals& internals_;
   mutable std::mutex mutex_;  // all below; not held while compiling or timing

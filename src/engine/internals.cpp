@@ -53,7 +53,8 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
   made->parts = std::move(parts);
   made->log = Log(options.log);
   const cuda::RelaxedCaptureScope relaxed(made->api());
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::CUdevice device, cuda::device_of_ordinal(made->api(), options.device));
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::CUdevice device,
+                           cuda::device_of_ordinal(made->api(), options.device));
   SCANJIT_ASSIGN_OR_RETURN(made->facts, cuda::device_facts(made->api(), device, nullptr));
   made->gpu = gpu_facts(made->facts);
   made->cache = os::choose_cache_directory(options.cache_dir, made->parts.environment);
@@ -66,7 +67,8 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
   provider.pack_dirs = options.pack_dirs;
   provider.compile_jobs = options.compile_jobs;
   provider.log = made->log;
-  SCANJIT_ASSIGN_OR_RETURN(made->provider, jit::KernelProvider::create(provider, *made->parts.files));
+  SCANJIT_ASSIGN_OR_RETURN(made->provider,
+                           jit::KernelProvider::create(provider, *made->parts.files));
 
   tuning::StoreOptions store;
   store.files = made->parts.files;
@@ -89,7 +91,8 @@ Result<cuda::ContextId> Internals::context() {
   if (context == nullptr) {
     const std::lock_guard lock(mutex_);
     if (!primary_) {
-      SCANJIT_ASSIGN_OR_RETURN(cuda::PrimaryContext primary, cuda::PrimaryContext::retain(api(), facts.device));
+      SCANJIT_ASSIGN_OR_RETURN(cuda::PrimaryContext primary,
+                               cuda::PrimaryContext::retain(api(), facts.device));
       primary_.emplace(std::move(primary));
     }
     context = primary_->get();
@@ -99,8 +102,9 @@ Result<cuda::ContextId> Internals::context() {
 
 Result<ops::DeviceLimits> Internals::limits(const cuda::ContextId& context) {
   if (context.device != facts.device) {
-    return invalid_argument("the context is of device " + std::to_string(context.device) + ", the engine of device " +
-                            std::to_string(facts.device) + "; make one engine for each device");
+    return invalid_argument("the context is of device " + std::to_string(context.device) +
+                            ", the engine of device " + std::to_string(facts.device) +
+                            "; make one engine for each device");
   }
   {
     const std::lock_guard lock(mutex_);
@@ -109,7 +113,8 @@ Result<ops::DeviceLimits> Internals::limits(const cuda::ContextId& context) {
     }
   }
   const cuda::RelaxedCaptureScope relaxed(api());
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::DeviceFacts part, cuda::device_facts(api(), context.device, context.context));
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::DeviceFacts part,
+                           cuda::device_facts(api(), context.device, context.context));
   const ops::DeviceLimits limits = limits_of(part);
   const std::lock_guard lock(mutex_);
   limits_.emplace_back(context.id, limits);

@@ -26,7 +26,8 @@
 
 namespace scanjit::engine {
 
-/// The world outside; tests hand in fakes. All pointers must outlive every engine and plan made of them.
+/// The world outside; tests hand in fakes. All pointers must outlive every engine and plan made of
+/// them.
 struct Parts {
   const cuda::DriverApi* api = nullptr;
   os::FileSystem* files = nullptr;
@@ -50,14 +51,15 @@ struct Internals {
   Parts parts;
   Log log;
   cuda::DeviceFacts facts;
-  tuning::GpuFacts gpu;           ///< the same as tuned files name it
+  tuning::GpuFacts gpu;  ///< the same as tuned files name it
   os::CacheDirectory cache;
   Shortlists shortlists;
   std::unique_ptr<jit::KernelProvider> provider;
   std::unique_ptr<tuning::TunedStore> store;
 
   /// Errors: kUnsupported (no device), kInvalidArgument (ordinal).
-  [[nodiscard]] static Result<std::shared_ptr<Internals>> make(const EngineOptions& options, Parts parts);
+  [[nodiscard]] static Result<std::shared_ptr<Internals>> make(const EngineOptions& options,
+                                                               Parts parts);
   ~Internals();
 
   [[nodiscard]] const cuda::DriverApi& api() const noexcept { return *parts.api; }

@@ -31,10 +31,10 @@ class KernelLoader {
   /// The process's one loader.
   [[nodiscard]] static KernelLoader& process() noexcept;
 
-  /// The kernel of `source` in the context, which must be current; loads it if it is not loaded yet. A
-  /// cubin that the driver refuses is compiled anew, once.
-  /// Errors: as jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot give
-  /// the shared memory or threads.
+  /// The kernel of `source` in the context, which must be current; loads it if it is not loaded
+  /// yet. A cubin that the driver refuses is compiled anew, once. Errors: as
+  /// jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot give the
+  /// shared memory or threads.
   [[nodiscard]] Result<std::shared_ptr<const LoadedKernel>> load(const cuda::DriverApi& api,
                                                                  const cuda::ContextId& context,
                                                                  jit::KernelProvider& provider,
@@ -42,11 +42,13 @@ class KernelLoader {
                                                                  const std::string& arch);
 
   /// The same if it is loaded already, else null. Makes no driver call.
-  [[nodiscard]] std::shared_ptr<const LoadedKernel> find(const cuda::DriverApi& api, const cuda::ContextId& context,
+  [[nodiscard]] std::shared_ptr<const LoadedKernel> find(const cuda::DriverApi& api,
+                                                         const cuda::ContextId& context,
                                                          const std::string& source_id) const;
 
  private:
-  using Key = std::tuple<const cuda::DriverApi*, unsigned long long, std::string>;  // context id, source id
+  using Key =
+      std::tuple<const cuda::DriverApi*, unsigned long long, std::string>;  // context id, source id
   mutable std::mutex mutex_;  // not held while compiling or loading
   std::map<Key, std::shared_ptr<const LoadedKernel>> kernels_;
 };

@@ -15,20 +15,28 @@ namespace scanjit::engine {
 namespace {
 
 constexpr std::int64_t kDefaultScratchBytes = 256 << 20;
-constexpr double kDefaultScratchShare = 0.02;     // of free memory
-constexpr unsigned char kPoison = 0xFF;           // NaN in every float type
-constexpr std::int64_t kWindowBytes = 1 << 20;    // of a large output that is compared in parts
+constexpr double kDefaultScratchShare = 0.02;   // of free memory
+constexpr unsigned char kPoison = 0xFF;         // NaN in every float type
+constexpr std::int64_t kWindowBytes = 1 << 20;  // of a large output that is compared in parts
 constexpr int kMaxSets = 64;
-constexpr double kGraphUs = 500;                  // a graph repeats short work until about so long
+constexpr double kGraphUs = 500;  // a graph repeats short work until about so long
 constexpr int kMaxRepeats = 64;
 
 std::int64_t scratch_bytes(std::int64_t asked, const cuda::MemoryInfo& memory) {
   if (asked > 0) return std::min(asked, memory.free_bytes);
-  return std::min(kDefaultScratchBytes, static_cast<std::int64_t>(kDefaultScratchShare * static_cast<double>(memory.free_bytes)));
+  return std::min(
+      kDefaultScratchBytes,
+      static_cast<std::int64_t>(kDefaultScratchShare * static_cast<double>(memory.free_bytes)));
 }
 
-cuda::CUdeviceptr device_pointer(const void* pointer) { return static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer)); }
-void* as_pointer(cuda::CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
+cuda::CUdeviceptr device_pointer(const void* pointer) {
+  return static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+void* as_pointer(cuda::CUdeviceptr address) {
+  // The driver's addresses are numbers.
+  const auto number = static_cast<std::uintptr_t>(address);
+  return reinterpret_cast<void*>(number);  // NOLINT(performance-no-int-to-ptr)
+}
 
 // Where `tensor` is compared: all of it, or windows spread evenly from its first to its last byte.
 struct Window {
@@ -41,7 +49,8 @@ std::vector<Window> windows_of(std::int64_t bytes, std::int64_t limit) {
   std::vector<Window> windows;
   for (std::int64_t i = 0; i < count; ++i) {
     const double place = static_cast<double>(i) / static_cast<double>(count - 1);
-    windows.push_back({static_cast<std::int64_t>(place * static_cast<double>(bytes - kWindowBytes)), kWindowBytes});
+    windows.push_back({static_cast<std::int64_t>(place * static_cast<double>(bytes - kWindowBytes)),
+                       kWindowBytes});
   }
   return windows;
 }
@@ -63,7 +72,8 @@ struct OpTimer::State {
     std::int64_t bytes;
   };
 
-  State(Internals& in, const OpTimerOptions& timer_options) : internals(in), options(timer_options), relaxed(in.api()) {}
+  State(Internals& in, const OpTimerOptions& timer_options)
+      : internals(in), options(timer_options), relaxed(in.api()) {}
   ~State();
 
   Status prepare_memory(const cuda::ContextId& id);
@@ -103,7 +113,8 @@ OpTimer::State::~State() {
     // The memory may be in use until here, and is to be back with the device afterwards.
     Status status = stream->synchronize();
     for (const Taken& one : taken) {
-      if (const Status given = pool->give_back(one.address, one.bytes, stream->get()); status.ok()) status = given;
+      if (const Status given = pool->give_back(one.address, one.bytes, stream->get()); status.ok())
+        status = given;
     }
     if (pool) {
       if (const Status waited = stream->synchronize(); status.ok()) status = waited;
@@ -131,12 +142,16 @@ Status OpTimer::State::prepare_memory(const cuda::ContextId& id) {
   const std::int64_t limit = scratch_bytes(options.scratch_limit, memory);
   timed = problem->for_timing(limit);
   if (!timed) {
-    if (problem->tokens_per_sequence() == 0) return invalid_argument("the problem has no token; there is nothing to time");
-    return Status(ErrorCode::kOutOfMemory, "one chunk of each of " + std::to_string(problem->key_query().sequences) +
-                                               " sequences does not fit into " + std::to_string(limit) + " bytes of scratch");
+    if (problem->tokens_per_sequence() == 0)
+      return invalid_argument("the problem has no token; there is nothing to time");
+    return Status(ErrorCode::kOutOfMemory, "one chunk of each of " +
+                                               std::to_string(problem->key_query().sequences) +
+                                               " sequences does not fit into " +
+                                               std::to_string(limit) + " bytes of scratch");
   }
   tensors = timed->tensors();
-  SCANJIT_ASSIGN_OR_RETURN(auto made_stream, cuda::OwnedStream::create(api(), cuda::OwnedStream::Priority::kLowest));
+  SCANJIT_ASSIGN_OR_RETURN(auto made_stream,
+                           cuda::OwnedStream::create(api(), cuda::OwnedStream::Priority::kLowest));
   stream.emplace(std::move(made_stream));
   SCANJIT_ASSIGN_OR_RETURN(auto made_pool, cuda::ScratchPool::create(api(), id.device, limit));
   pool.emplace(std::move(made_pool));
@@ -144,12 +159,15 @@ Status OpTimer::State::prepare_memory(const cuda::ContextId& id) {
   std::int64_t set_bytes = 0;
   for (const ops::Tensor& tensor : tensors) set_bytes += tensor.bytes;
   const std::int64_t l2_bytes = internals.facts.l2_bytes;
-  const bool cold = options.l2 == L2Policy::kCold || (options.l2 == L2Policy::kAuto && 2 * timed->floor_bytes() >= l2_bytes);
+  const bool cold = options.l2 == L2Policy::kCold ||
+                    (options.l2 == L2Policy::kAuto && 2 * timed->floor_bytes() >= l2_bytes);
   l2 = cold ? "cold" : "warm";
   std::int64_t count = 1;
   if (cold) {
-    const std::int64_t wanted = (2 * l2_bytes + set_bytes - 1) / std::max<std::int64_t>(1, set_bytes);
-    count = std::clamp<std::int64_t>(std::min<std::int64_t>(wanted, limit / std::max<std::int64_t>(1, set_bytes)), 1, kMaxSets);
+    const std::int64_t wanted =
+        (2 * l2_bytes + set_bytes - 1) / std::max<std::int64_t>(1, set_bytes);
+    count = std::clamp<std::int64_t>(
+        std::min<std::int64_t>(wanted, limit / std::max<std::int64_t>(1, set_bytes)), 1, kMaxSets);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     ops::Addresses set;
@@ -182,18 +200,26 @@ Status OpTimer::State::fill_first_set() {
   for (const ops::Tensor& tensor : tensors) {
     const cuda::CUdeviceptr to = device_pointer(sets.front().tensor[tensor.number]);
     if (tensor.output) {
-      SCANJIT_TRY(cuda::check(api(), api().cuMemsetD8Async(to, 0, static_cast<std::size_t>(tensor.bytes), stream->get()), "cuMemsetD8Async"));
+      SCANJIT_TRY(cuda::check(
+          api(),
+          api().cuMemsetD8Async(to, 0, static_cast<std::size_t>(tensor.bytes), stream->get()),
+          "cuMemsetD8Async"));
       continue;
     }
     patterns.emplace_back(static_cast<std::size_t>(tensor.pattern_bytes));
     timed->fill_pattern(tensor.number, patterns.back().data());
-    SCANJIT_TRY(cuda::check(api(), api().cuMemcpyHtoDAsync(to, patterns.back().data(), patterns.back().size(), stream->get()), "cuMemcpyHtoDAsync"));
+    SCANJIT_TRY(cuda::check(
+        api(),
+        api().cuMemcpyHtoDAsync(to, patterns.back().data(), patterns.back().size(), stream->get()),
+        "cuMemcpyHtoDAsync"));
     // What is filled doubles with each copy.
     for (std::int64_t filled = tensor.pattern_bytes; filled < tensor.bytes;) {
       const std::int64_t bytes = std::min(filled, tensor.bytes - filled);
-      SCANJIT_TRY(cuda::check(api(),
-                              api().cuMemcpyDtoDAsync(to + static_cast<cuda::CUdeviceptr>(filled), to, static_cast<std::size_t>(bytes), stream->get()),
-                              "cuMemcpyDtoDAsync"));
+      SCANJIT_TRY(
+          cuda::check(api(),
+                      api().cuMemcpyDtoDAsync(to + static_cast<cuda::CUdeviceptr>(filled), to,
+                                              static_cast<std::size_t>(bytes), stream->get()),
+                      "cuMemcpyDtoDAsync"));
       filled += bytes;
     }
   }
@@ -203,10 +229,12 @@ Status OpTimer::State::fill_first_set() {
 Status OpTimer::State::fill_other_sets() {
   for (std::size_t i = 1; i < sets.size(); ++i) {
     for (const ops::Tensor& tensor : tensors) {
-      SCANJIT_TRY(cuda::check(api(),
-                              api().cuMemcpyDtoDAsync(device_pointer(sets[i].tensor[tensor.number]), device_pointer(sets[0].tensor[tensor.number]),
-                                                      static_cast<std::size_t>(tensor.bytes), stream->get()),
-                              "cuMemcpyDtoDAsync"));
+      SCANJIT_TRY(cuda::check(
+          api(),
+          api().cuMemcpyDtoDAsync(device_pointer(sets[i].tensor[tensor.number]),
+                                  device_pointer(sets[0].tensor[tensor.number]),
+                                  static_cast<std::size_t>(tensor.bytes), stream->get()),
+          "cuMemcpyDtoDAsync"));
     }
   }
   return stream->synchronize();
@@ -224,20 +252,25 @@ OpTimer::State::Candidate& OpTimer::State::candidate(const Config& config) {
 
 Status OpTimer::State::load(Candidate& one) {
   if (one.binaries.empty()) {
-    for (const ops::Stage& stage : one.plan) one.binaries.push_back(internals.provider->get(stage.source, internals.facts.arch));
+    for (const ops::Stage& stage : one.plan)
+      one.binaries.push_back(internals.provider->get(stage.source, internals.facts.arch));
   }
   for (std::size_t i = 0; i < one.plan.size(); ++i) {
     const ops::Stage& stage = one.plan[i];
     if (!one.binaries[i].ok()) return one.binaries[i].status();
-    LaunchStage launch{nullptr, static_cast<unsigned>(stage.grid), static_cast<unsigned>(stage.source.threads),
+    LaunchStage launch{nullptr, static_cast<unsigned>(stage.grid),
+                       static_cast<unsigned>(stage.source.threads),
                        static_cast<unsigned>(stage.source.smem_bytes)};
     if (options.unload) {
-      SCANJIT_ASSIGN_OR_RETURN(cuda::Module module, cuda::Module::load(api(), *one.binaries[i]->cubin));
-      modules.push_back(std::move(module));
+      SCANJIT_ASSIGN_OR_RETURN(cuda::Module module,
+                               cuda::Module::load(api(), *one.binaries[i]->cubin));
+      modules.push_back(module);
       SCANJIT_ASSIGN_OR_RETURN(launch.function, modules.back().function(stage.source.entry));
       SCANJIT_TRY(cuda::prepare(api(), launch.function, stage.source.smem_bytes));
     } else {
-      SCANJIT_ASSIGN_OR_RETURN(const auto kernel, internals.parts.loader->load(api(), context, *internals.provider, stage.source, internals.facts.arch));
+      SCANJIT_ASSIGN_OR_RETURN(const auto kernel,
+                               internals.parts.loader->load(api(), context, *internals.provider,
+                                                            stage.source, internals.facts.arch));
       launch.function = kernel->function;
     }
     one.stages.push_back(launch);
@@ -258,9 +291,11 @@ Status OpTimer::State::prepare(Candidate& one) {
     SCANJIT_TRY(run_once(one, 0));
     const auto capture = [&](int repeats) -> Status {
       std::size_t next = 0;
-      SCANJIT_ASSIGN_OR_RETURN(auto timer, cuda::GraphTimer::capture(api(), stream->get(), repeats, [&](cuda::CUstream on) {
-        return enqueue(api(), *timed, one.stages, sets[next++ % sets.size()], on);
-      }));
+      SCANJIT_ASSIGN_OR_RETURN(
+          auto timer,
+          cuda::GraphTimer::capture(api(), stream->get(), repeats, [&](cuda::CUstream on) {
+            return enqueue(api(), *timed, one.stages, sets[next++ % sets.size()], on);
+          }));
       one.timer.emplace(std::move(timer));
       return {};
     };
@@ -268,10 +303,14 @@ Status OpTimer::State::prepare(Candidate& one) {
     SCANJIT_TRY(capture(cycle));
     SCANJIT_ASSIGN_OR_RETURN(const double first_us, one.timer->run(1));
     const double once_us = std::max(first_us, 0.1);
-    const int repeats = std::clamp(static_cast<int>(std::min<double>(kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)), 1, kMaxRepeats);
+    const int repeats =
+        std::clamp(static_cast<int>(std::min<double>(
+                       kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)),
+                   1, kMaxRepeats);
     const int whole_cycles = std::max(1, repeats / cycle) * cycle;
     if (whole_cycles != cycle) SCANJIT_TRY(capture(whole_cycles));
-    one.replays = std::max(1, static_cast<int>(std::lround(options.block_us / (once_us * whole_cycles))));
+    one.replays =
+        std::max(1, static_cast<int>(std::lround(options.block_us / (once_us * whole_cycles))));
     return {};
   });
   return one.status;
@@ -281,9 +320,11 @@ Result<std::string> OpTimer::State::poisoned_outputs(Candidate& one) {
   const ops::Addresses& set = sets.front();
   for (const ops::Tensor& tensor : tensors) {
     if (!tensor.output) continue;
-    SCANJIT_TRY(cuda::check(api(),
-                            api().cuMemsetD8Async(device_pointer(set.tensor[tensor.number]), kPoison, static_cast<std::size_t>(tensor.bytes), stream->get()),
-                            "cuMemsetD8Async"));
+    SCANJIT_TRY(
+        cuda::check(api(),
+                    api().cuMemsetD8Async(device_pointer(set.tensor[tensor.number]), kPoison,
+                                          static_cast<std::size_t>(tensor.bytes), stream->get()),
+                    "cuMemsetD8Async"));
   }
   SCANJIT_TRY(run_once(one, 0));
   std::string bytes;
@@ -292,8 +333,13 @@ Result<std::string> OpTimer::State::poisoned_outputs(Candidate& one) {
     for (const Window& window : windows_of(tensor.bytes, options.compare_limit)) {
       const std::size_t at = bytes.size();
       bytes.resize(at + static_cast<std::size_t>(window.bytes));
-      const cuda::CUdeviceptr from = device_pointer(set.tensor[tensor.number]) + static_cast<cuda::CUdeviceptr>(window.offset);
-      SCANJIT_TRY(cuda::check(api(), api().cuMemcpyDtoHAsync(bytes.data() + at, from, static_cast<std::size_t>(window.bytes), stream->get()), "cuMemcpyDtoHAsync"));
+      const cuda::CUdeviceptr from =
+          device_pointer(set.tensor[tensor.number]) + static_cast<cuda::CUdeviceptr>(window.offset);
+      SCANJIT_TRY(cuda::check(
+          api(),
+          api().cuMemcpyDtoHAsync(bytes.data() + at, from, static_cast<std::size_t>(window.bytes),
+                                  stream->get()),
+          "cuMemcpyDtoHAsync"));
       SCANJIT_TRY(stream->synchronize());  // before `bytes` grows and moves
     }
   }
@@ -304,7 +350,8 @@ OpTimer::OpTimer(std::unique_ptr<State> state) noexcept : state_(std::move(state
 OpTimer::OpTimer(OpTimer&&) noexcept = default;
 OpTimer::~OpTimer() = default;
 
-Result<OpTimer> OpTimer::create(Internals& internals, std::shared_ptr<const ops::OpProblem> problem, const OpTimerOptions& options) {
+Result<OpTimer> OpTimer::create(Internals& internals, std::shared_ptr<const ops::OpProblem> problem,
+                                const OpTimerOptions& options) {
   return guard([&]() -> Result<OpTimer> {
     SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
     auto state = std::make_unique<State>(internals, options);
@@ -314,7 +361,8 @@ Result<OpTimer> OpTimer::create(Internals& internals, std::shared_ptr<const ops:
   });
 }
 
-std::vector<Config> OpTimer::compile(const std::vector<Config>& configs, const std::function<bool()>& stop) {
+std::vector<Config> OpTimer::compile(const std::vector<Config>& configs,
+                                     const std::function<bool()>& stop) {
   struct Wanted {
     Config config;
     std::size_t first;  // place in `sources`
@@ -327,12 +375,16 @@ std::vector<Config> OpTimer::compile(const std::vector<Config>& configs, const s
     wanted.push_back({config, sources.size()});
     for (const ops::Stage& stage : one.plan) sources.push_back(stage.source);
   }
-  const std::vector<Result<jit::Binary>> binaries = state_->internals.provider->get_all(sources, state_->internals.facts.arch, stop);
+  const std::vector<Result<jit::Binary>> binaries =
+      state_->internals.provider->get_all(sources, state_->internals.facts.arch, stop);
   std::vector<Config> stopped;
   for (const Wanted& want : wanted) {
     State::Candidate& one = state_->candidate(want.config);
-    const auto first = binaries.begin() + static_cast<std::ptrdiff_t>(want.first), last = first + static_cast<std::ptrdiff_t>(one.plan.size());
-    if (std::any_of(first, last, [](const Result<jit::Binary>& binary) { return !binary.ok() && binary.status().code() == ErrorCode::kCancelled; })) {
+    const auto first = binaries.begin() + static_cast<std::ptrdiff_t>(want.first),
+               last = first + static_cast<std::ptrdiff_t>(one.plan.size());
+    if (std::any_of(first, last, [](const Result<jit::Binary>& binary) {
+          return !binary.ok() && binary.status().code() == ErrorCode::kCancelled;
+        })) {
       stopped.push_back(want.config);
     } else {
       one.binaries.assign(first, last);
@@ -369,7 +421,9 @@ int OpTimer::sets() const noexcept { return static_cast<int>(state_->sets.size()
 
 std::optional<jit::Binary> OpTimer::binary(const Config& config) const {
   const auto found = state_->candidates.find(config);
-  if (found == state_->candidates.end() || found->second.binaries.empty() || !found->second.binaries.back().ok()) return std::nullopt;
+  if (found == state_->candidates.end() || found->second.binaries.empty() ||
+      !found->second.binaries.back().ok())
+    return std::nullopt;
   return *found->second.binaries.back();
 }
 

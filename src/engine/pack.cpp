@@ -15,11 +15,15 @@ namespace {
 
 class PackWriter {
  public:
-  explicit PackWriter(const PackOptions& options) : options_(options), limits_(ops::limits_of(options.tuned.gpu)) {}
+  explicit PackWriter(const PackOptions& options)
+      : options_(options), limits_(ops::limits_of(options.tuned.gpu)) {}
 
   Result<PackReport> write() {
     if (options_.out.empty()) return invalid_argument("no directory is named for the pack");
-    const std::string arch = options_.arch.empty() ? cuda::arch_name(options_.tuned.gpu.compute_major, options_.tuned.gpu.compute_minor) : options_.arch;
+    const std::string arch =
+        options_.arch.empty()
+            ? cuda::arch_name(options_.tuned.gpu.compute_major, options_.tuned.gpu.compute_minor)
+            : options_.arch;
     SCANJIT_TRY(jit::compile_options(arch).status());
     SCANJIT_TRY(options_.files->make_directories(options_.out));
     jit::KernelProviderOptions provider_options;
@@ -27,12 +31,14 @@ class PackWriter {
     provider_options.cache_dir = options_.out;
     provider_options.compile_jobs = options_.compile_jobs;
     provider_options.log = options_.log;
-    SCANJIT_ASSIGN_OR_RETURN(const auto provider, jit::KernelProvider::create(provider_options, *options_.files));
+    SCANJIT_ASSIGN_OR_RETURN(const auto provider,
+                             jit::KernelProvider::create(provider_options, *options_.files));
     SCANJIT_TRY(provider->toolchain().status());
 
     SCANJIT_TRY(collect());
     if (!entries_.entries.empty()) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::int64_t written, tuning::import_into_store(*options_.files, options_.out, entries_));
+      SCANJIT_ASSIGN_OR_RETURN(const std::int64_t written,
+                               tuning::import_into_store(*options_.files, options_.out, entries_));
       report_.entries = static_cast<std::size_t>(written);
     }
     SCANJIT_TRY(compile(*provider, arch));
@@ -65,7 +71,8 @@ class PackWriter {
     for (const auto& problem : options_.problems) {
       const Result<Choice> choice = choose(TuneMode::kReplay, store, *problem, limits_);
       if (!choice.ok()) {
-        report_.failures.push_back(problem->key_query().key.kernel + ": " + choice.status().message());
+        report_.failures.push_back(problem->key_query().key.kernel + ": " +
+                                   choice.status().message());
         continue;
       }
       if (choice->record) add_record(*choice->record);
@@ -89,10 +96,12 @@ class PackWriter {
   void add_choice(const ops::OpProblem& problem, const Choice& choice) {
     std::vector<Config> configs;
     if (problem.legal(choice.config, limits_).ok()) configs.push_back(choice.config);
-    if (!options_.picks_only || configs.empty()) configs.insert(configs.end(), choice.fallbacks.begin(), choice.fallbacks.end());
+    if (!options_.picks_only || configs.empty())
+      configs.insert(configs.end(), choice.fallbacks.begin(), choice.fallbacks.end());
     for (const Config& config : configs) {
       for (const jit::KernelSource& source : problem.kernels(config)) {
-        if (std::find(sources_.begin(), sources_.end(), source) == sources_.end()) sources_.push_back(source);
+        if (std::find(sources_.begin(), sources_.end(), source) == sources_.end())
+          sources_.push_back(source);
       }
     }
   }
@@ -102,7 +111,8 @@ class PackWriter {
     for (const jit::Constant& constant : source.constants) {
       if (constant.value == 0) continue;
       name += ' ' + constant.name;
-      if (constant.type == jit::Constant::Type::kInt) name.append("=").append(std::to_string(constant.value));
+      if (constant.type == jit::Constant::Type::kInt)
+        name.append("=").append(std::to_string(constant.value));
     }
     return name;
   }
@@ -111,8 +121,9 @@ class PackWriter {
   Status compile(jit::KernelProvider& provider, const std::string& arch) {
     const std::size_t batch = static_cast<std::size_t>(std::max(1, provider.compile_jobs())) * 2;
     for (std::size_t first = 0; first < sources_.size(); first += batch) {
-      const std::vector<jit::KernelSource> part(sources_.begin() + static_cast<std::ptrdiff_t>(first),
-                                                sources_.begin() + static_cast<std::ptrdiff_t>(std::min(first + batch, sources_.size())));
+      const std::vector<jit::KernelSource> part(
+          sources_.begin() + static_cast<std::ptrdiff_t>(first),
+          sources_.begin() + static_cast<std::ptrdiff_t>(std::min(first + batch, sources_.size())));
       const std::vector<Result<jit::Binary>> binaries = provider.get_all(part, arch);
       for (std::size_t i = 0; i < part.size(); ++i) {
         if (binaries[i].ok()) {

@@ -17,13 +17,13 @@
 namespace scanjit::engine {
 
 struct PackOptions {
-  std::string out;              ///< absolute; made if missing
-  std::string arch;             ///< "sm_90a"; "": the tuned file's GPU's own
-  tuning::TunedFile tuned;      ///< its GPU gives the limits; entries may be none
+  std::string out;          ///< absolute; made if missing
+  std::string arch;         ///< "sm_90a"; "": the tuned file's GPU's own
+  tuning::TunedFile tuned;  ///< its GPU gives the limits; entries may be none
   /// What the pack is for; empty: every entry of `tuned`.
   std::vector<std::shared_ptr<const ops::OpProblem>> problems;
-  bool picks_only = false;      ///< no alternates, no heuristic
-  int compile_jobs = 0;         ///< 0: as many as the machine has cores, at most 16
+  bool picks_only = false;  ///< no alternates, no heuristic
+  int compile_jobs = 0;     ///< 0: as many as the machine has cores, at most 16
   Environment environment;
   os::FileSystem* files = nullptr;
   Log log;
@@ -32,15 +32,16 @@ struct PackOptions {
 };
 
 struct PackReport {
-  std::size_t entries = 0;      ///< tuned entries written
-  std::size_t kernels = 0;      ///< machine code in the pack, compiled now or found there
+  std::size_t entries = 0;  ///< tuned entries written
+  std::size_t kernels = 0;  ///< machine code in the pack, compiled now or found there
   std::size_t compiled = 0;
-  std::int64_t bytes = 0;       ///< of machine code
-  std::vector<std::string> failures;  ///< sentences: kernels that did not compile, entries that do not fit
+  std::int64_t bytes = 0;  ///< of machine code
+  std::vector<std::string>
+      failures;  ///< sentences: kernels that did not compile, entries that do not fit
 };
 
-/// Errors: kInvalidArgument (unknown architecture), kUnsupported (no NVRTC), kIoError (directory not
-/// writable). A single kernel's failure is reported, not an error.
+/// Errors: kInvalidArgument (unknown architecture), kUnsupported (no NVRTC), kIoError (directory
+/// not writable). A single kernel's failure is reported, not an error.
 [[nodiscard]] Result<PackReport> write_pack(const PackOptions& options);
 
 }  // namespace scanjit::engine

@@ -9,10 +9,14 @@ namespace scanjit::engine {
 
 Status SharedState::usable() const {
   if (generation != process_generation()) {
-    return unsupported("this process was forked after the engine was made; CUDA does not survive a fork, make an engine in the child");
+    return unsupported(
+        "this process was forked after the engine was made; CUDA does not survive a fork, make an "
+        "engine in the child");
   }
   if (device_lost.load(std::memory_order_relaxed)) {
-    return Status(ErrorCode::kDeviceLost, "an earlier fault left the CUDA context unusable; end the process or make a new context and engine");
+    return Status(ErrorCode::kDeviceLost,
+                  "an earlier fault left the CUDA context unusable; end the process or make a new "
+                  "context and engine");
   }
   return {};
 }
@@ -22,14 +26,16 @@ Status SharedState::noted(Status status) {
   return status;
 }
 
-Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem, const std::vector<LaunchStage>& stages,
-               const ops::Addresses& addresses, cuda::CUstream stream) {
+Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
+               const std::vector<LaunchStage>& stages, const ops::Addresses& addresses,
+               cuda::CUstream stream) {
   ops::StageParams params;
   void* pointers[] = {params.bytes.data()};
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const LaunchStage& stage = stages[i];
     problem.fill_params(i, addresses, params);
-    const cuda::CUlaunchConfig config{stage.grid, 1, 1, stage.threads, 1, 1, stage.smem_bytes, stream, nullptr, 0};
+    const cuda::CUlaunchConfig config{stage.grid, 1,       1, stage.threads, 1, 1, stage.smem_bytes,
+                                      stream,     nullptr, 0};
     const cuda::CUresult result = api.cuLaunchKernelEx(&config, stage.function, pointers, nullptr);
     if (result != cuda::CUDA_SUCCESS) return cuda::check(api, result, "cuLaunchKernelEx");
   }
@@ -40,17 +46,21 @@ Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem, const 
 
 namespace scanjit {
 
-Status Plan::Impl::launch(const GatedDeltaHArgs& args, Workspace workspace, cuda::CUstream stream, cuda::CUcontext current) const {
+Status Plan::Impl::launch(const GatedDeltaHArgs& args, Workspace workspace, cuda::CUstream stream,
+                          cuda::CUcontext current) const {
   SCANJIT_TRY(problem->check_args(args, workspace));
   if (stages.empty()) return {};
   state->launches.fetch_add(1, std::memory_order_relaxed);
   const ops::Addresses addresses = ops::GatedDeltaH::addresses(args, workspace);
-  if (current == context.context) return state->noted(engine::enqueue(*api, *problem, stages, addresses, stream));
+  if (current == context.context)
+    return state->noted(engine::enqueue(*api, *problem, stages, addresses, stream));
   SCANJIT_ASSIGN_OR_RETURN(const auto scope, cuda::ScopedContext::enter(*api, context.context));
   return state->noted(engine::enqueue(*api, *problem, stages, addresses, stream));
 }
 
-std::int64_t Plan::workspace_bytes() const noexcept { return impl_ ? impl_->problem->workspace_bytes() : 0; }
+std::int64_t Plan::workspace_bytes() const noexcept {
+  return impl_ ? impl_->problem->workspace_bytes() : 0;
+}
 
 const Why& Plan::why() const noexcept {
   static const Why none;
@@ -65,12 +75,16 @@ Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream str
     const auto handle = static_cast<cuda::CUstream>(stream);
     cuda::CUcontext current = nullptr;
     if (impl.api->cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS) current = nullptr;
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context, cuda::stream_context(*impl.api, handle));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context,
+                             cuda::stream_context(*impl.api, handle));
     unsigned long long id = 0;
-    if (context == nullptr || impl.api->cuCtxGetId(context, &id) != cuda::CUDA_SUCCESS || id != impl.context.id) {
+    if (context == nullptr || impl.api->cuCtxGetId(context, &id) != cuda::CUDA_SUCCESS ||
+        id != impl.context.id) {
       unsigned long long own = 0;
-      if (impl.api->cuCtxGetId(impl.context.context, &own) != cuda::CUDA_SUCCESS || own != impl.context.id) {
-        return Status(ErrorCode::kDeviceLost, "the context that the plan was made in has been destroyed");
+      if (impl.api->cuCtxGetId(impl.context.context, &own) != cuda::CUDA_SUCCESS ||
+          own != impl.context.id) {
+        return Status(ErrorCode::kDeviceLost,
+                      "the context that the plan was made in has been destroyed");
       }
       return invalid_argument("stream belongs to another context than the plan");
     }

@@ -36,7 +36,8 @@ struct LaunchStage {
 };
 
 /// Enqueues a problem's stages. The stages' context must be current. Allocates nothing when ok.
-[[nodiscard]] Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem, const std::vector<LaunchStage>& stages,
+[[nodiscard]] Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
+                             const std::vector<LaunchStage>& stages,
                              const ops::Addresses& addresses, cuda::CUstream stream);
 
 }  // namespace scanjit::engine
@@ -52,8 +53,8 @@ struct Plan::Impl {
   std::shared_ptr<engine::SharedState> state;
 
   /// `current`: the context that is current on this thread; `stream` belongs to `context`.
-  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace, cuda::CUstream stream,
-                              cuda::CUcontext current) const;
+  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
+                              cuda::CUstream stream, cuda::CUcontext current) const;
 };
 
 }  // namespace scanjit

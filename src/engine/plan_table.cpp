@@ -31,7 +31,8 @@ PlanTable::PlanTable() : slots_(nullptr) {
 PlanTable::~PlanTable() = default;
 
 // The slot that holds the key, or the empty one where it belongs.
-std::atomic<const PlanTable::Entry*>& PlanTable::slot_of(Slots& slots, const PlanKey& key) noexcept {
+std::atomic<const PlanTable::Entry*>& PlanTable::slot_of(Slots& slots,
+                                                         const PlanKey& key) noexcept {
   const std::size_t mask = slots.entries.size() - 1;
   for (std::size_t i = key.hash() & mask;; i = (i + 1) & mask) {
     const Entry* entry = slots.entries[i].load(std::memory_order_acquire);
@@ -51,7 +52,8 @@ void PlanTable::put(Entry entry) {
   if (2 * (used_ + 1) > slots->entries.size()) {
     auto grown = std::make_unique<Slots>(2 * slots->entries.size());
     for (const auto& slot : slots->entries) {
-      if (const Entry* old = slot.load(std::memory_order_relaxed)) slot_of(*grown, old->key).store(old, std::memory_order_relaxed);
+      if (const Entry* old = slot.load(std::memory_order_relaxed))
+        slot_of(*grown, old->key).store(old, std::memory_order_relaxed);
     }
     slots = grown.get();
     all_slots_.push_back(std::move(grown));

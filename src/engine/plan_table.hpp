@@ -19,8 +19,8 @@ struct PlanKey {
   [[nodiscard]] std::uint64_t hash() const noexcept;
 };
 
-/// Insert-only: entries, and tables outgrown, live until the table ends, so that a reader may hold what
-/// it found. (Outgrown tables together are smaller than the present one.)
+/// Insert-only: entries, and tables outgrown, live until the table ends, so that a reader may hold
+/// what it found. (Outgrown tables together are smaller than the present one.)
 class PlanTable {
  public:
   struct Entry {

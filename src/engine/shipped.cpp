@@ -11,13 +11,16 @@ extern const EmbeddedFile embedded_shortlists[];
 namespace scanjit::engine {
 namespace {
 
-std::string_view text_of(const EmbeddedFile& file) { return {reinterpret_cast<const char*>(file.bytes), file.size}; }
+std::string_view text_of(const EmbeddedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes), file.size};
+}
 
 }  // namespace
 
 std::vector<tuning::ShippedText> shipped_configs() {
   std::vector<tuning::ShippedText> texts;
-  for (std::size_t i = 0; i < embedded_tuned_count; ++i) texts.push_back({embedded_tuned[i].name, text_of(embedded_tuned[i])});
+  for (std::size_t i = 0; i < embedded_tuned_count; ++i)
+    texts.push_back({embedded_tuned[i].name, text_of(embedded_tuned[i])});
   return texts;
 }
 

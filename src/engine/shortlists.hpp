@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// The few configs that a first use may time: per kernel, revision, architecture and source class, in
-/// `configs/shortlists.json` (`configs/schema/shortlists.schema.json`). Only configs that ran in a
-/// worker process for that revision and architecture are listed.
+/// The few configs that a first use may time: per kernel, revision, architecture and source class,
+/// in `configs/shortlists.json` (`configs/schema/shortlists.schema.json`). Only configs that ran in
+/// a worker process for that revision and architecture are listed.
 
 #include <string>
 #include <string_view>
@@ -36,7 +36,8 @@ class Shortlists {
   [[nodiscard]] std::string to_json() const;
 
   /// Null if there is none: nothing may be timed.
-  [[nodiscard]] const Shortlist* find(std::string_view kernel, int kernel_revision, std::string_view arch,
+  [[nodiscard]] const Shortlist* find(std::string_view kernel, int kernel_revision,
+                                      std::string_view arch,
                                       std::string_view source_class) const noexcept;
   [[nodiscard]] const std::vector<Shortlist>& lists() const noexcept { return lists_; }
 

@@ -9,7 +9,8 @@ namespace {
 
 class KeyTuner {
  public:
-  KeyTuner(Internals& internals, const std::vector<Config>& candidates, const TuneKeyOptions& options)
+  KeyTuner(Internals& internals, const std::vector<Config>& candidates,
+           const TuneKeyOptions& options)
       : internals_(internals), candidates_(candidates), options_(options), start_ms_(now_ms()) {}
 
   Result<TunedKey> tune(const std::vector<std::shared_ptr<const ops::OpProblem>>& problems) {
@@ -25,13 +26,16 @@ class KeyTuner {
       SCANJIT_ASSIGN_OR_RETURN(OpTimer timer, OpTimer::create(internals_, problem, options_.timer));
       SCANJIT_ASSIGN_OR_RETURN(tuning::Selection selection, tune_point(timer));
       tuned.noise = std::max(tuned.noise, selection.noise);
-      tuned.points.push_back({{problem->key_query().sequences, problem->tokens_per_sequence()}, std::move(selection)});
+      tuned.points.push_back(
+          {{problem->key_query().sequences, problem->tokens_per_sequence()}, std::move(selection)});
       if (nvrtc.empty()) {
         l2 = timer.l2();
         if (const auto binary = timer.binary(candidates_.front())) nvrtc = binary->nvrtc;
       }
     }
-    if (std::any_of(tuned.points.begin(), tuned.points.end(), [](const auto& point) { return point.selection.busy; })) return tuned;
+    if (std::any_of(tuned.points.begin(), tuned.points.end(),
+                    [](const auto& point) { return point.selection.busy; }))
+      return tuned;
     SCANJIT_ASSIGN_OR_RETURN(tuning::Record record, tuning::combine(tuned.points));
     record.key = key;
     record.l2 = l2;
@@ -51,13 +55,15 @@ class KeyTuner {
 
   Result<tuning::Selection> tune_point(OpTimer& timer) {
     report("compiling " + std::to_string(candidates_.size()) + " configs");
-    std::vector<Config> too_late = timer.compile(candidates_, [&] { return budget_ended() || stopped(); });
+    std::vector<Config> too_late =
+        timer.compile(candidates_, [&] { return budget_ended() || stopped(); });
     if (stopped()) return Status(ErrorCode::kCancelled, "tuning was stopped");
     // The default is compiled whatever the budget says: it serves in any case.
     std::erase(too_late, candidates_.front());
     std::vector<Config> live;
     for (const Config& config : candidates_) {
-      if (std::find(too_late.begin(), too_late.end(), config) == too_late.end()) live.push_back(config);
+      if (std::find(too_late.begin(), too_late.end(), config) == too_late.end())
+        live.push_back(config);
     }
 
     Status lost;  // a fault that ends everything
@@ -76,7 +82,8 @@ class KeyTuner {
     };
     tuning::SelectOptions select = options_.select;
     if (select.budget_ms > 0) select.budget_ms = std::max(left_ms(), 1.0);
-    Result<tuning::Selection> selection = tuning::select(live, measure, bits_equal, [this] { return now_ms(); }, select);
+    Result<tuning::Selection> selection = tuning::select(
+        live, measure, bits_equal, [this] { return now_ms(); }, select);
     if (!lost.ok()) return lost;
     if (selection.ok() && !too_late.empty()) selection->partial = true;
     return selection;
@@ -90,7 +97,8 @@ class KeyTuner {
 
 }  // namespace
 
-Result<TunedKey> tune_key(Internals& internals, const std::vector<std::shared_ptr<const ops::OpProblem>>& problems,
+Result<TunedKey> tune_key(Internals& internals,
+                          const std::vector<std::shared_ptr<const ops::OpProblem>>& problems,
                           const std::vector<Config>& candidates, const TuneKeyOptions& options) {
   return guard([&] { return KeyTuner(internals, candidates, options).tune(problems); });
 }

@@ -15,7 +15,8 @@ namespace scanjit::engine {
 
 struct TuneKeyOptions {
   OpTimerOptions timer;
-  tuning::SelectOptions select;       ///< `budget_ms` covers compiling and timing, of all points together
+  tuning::SelectOptions
+      select;  ///< `budget_ms` covers compiling and timing, of all points together
   /// Called after each step from this thread; may be empty.
   std::function<void(const std::string& step)> progress;
   /// Asked between measurements; true ends with kCancelled. May be empty.
@@ -29,11 +30,11 @@ struct TunedKey {
   double noise = 0;                            ///< the worst point's control
 };
 
-/// `problems`: points of one key; the first one's key and times are recorded. `candidates[0]` is the
-/// default. Illegal candidates are recorded as rejected. Publishes nothing.
-/// Errors: as OpTimer::create and tuning::select; kInvalidArgument if the problems' keys differ.
-[[nodiscard]] Result<TunedKey> tune_key(Internals& internals,
-                                        const std::vector<std::shared_ptr<const ops::OpProblem>>& problems,
-                                        const std::vector<Config>& candidates, const TuneKeyOptions& options);
+/// `problems`: points of one key; the first one's key and times are recorded. `candidates[0]` is
+/// the default. Illegal candidates are recorded as rejected. Publishes nothing. Errors: as
+/// OpTimer::create and tuning::select; kInvalidArgument if the problems' keys differ.
+[[nodiscard]] Result<TunedKey> tune_key(
+    Internals& internals, const std::vector<std::shared_ptr<const ops::OpProblem>>& problems,
+    const std::vector<Config>& candidates, const TuneKeyOptions& options);
 
 }  // namespace scanjit::engine

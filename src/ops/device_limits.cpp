@@ -2,8 +2,8 @@
 
 namespace scanjit::ops {
 
-// Registers, threads and blocks of a multiprocessor by compute capability: "Technical Specifications
-// per Compute Capability" in the CUDA programming guide.
+// Registers, threads and blocks of a multiprocessor by compute capability: "Technical
+// Specifications per Compute Capability" in the CUDA programming guide.
 DeviceLimits limits_of(const tuning::GpuFacts& gpu) noexcept {
   DeviceLimits limits;
   limits.compute_major = gpu.compute_major;
@@ -15,9 +15,12 @@ DeviceLimits limits_of(const tuning::GpuFacts& gpu) noexcept {
   limits.regs_per_sm = 65536;
   limits.regs_per_block = 65536;
   limits.threads_per_block = 1024;
-  const bool data_center = (gpu.compute_major == 8 && gpu.compute_minor == 0) || gpu.compute_major == 9 || gpu.compute_major == 10;
+  const bool data_center = (gpu.compute_major == 8 && gpu.compute_minor == 0) ||
+                           gpu.compute_major == 9 || gpu.compute_major == 10;
   limits.threads_per_sm = data_center ? 2048 : 1536;
-  limits.blocks_per_sm = data_center ? 32 : gpu.compute_major == 8 && gpu.compute_minor == 6 ? 16 : 24;
+  limits.blocks_per_sm = data_center                                        ? 32
+                         : gpu.compute_major == 8 && gpu.compute_minor == 6 ? 16
+                                                                            : 24;
   return limits;
 }
 

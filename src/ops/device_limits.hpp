@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What legality and scores are checked against: the shared memory, registers and so on of one device.
-/// Plain data, so that an op can be asked about a GPU that is not there.
+/// What legality and scores are checked against: the shared memory, registers and so on of one
+/// device. Plain data, so that an op can be asked about a GPU that is not there.
 
 #include "tuning/record.hpp"
 
@@ -10,8 +10,8 @@ namespace scanjit::ops {
 struct DeviceLimits {
   int compute_major = 0;
   int compute_minor = 0;
-  int sm_count = 0;             ///< of the context, where that has fewer than the device
-  int smem_optin_bytes = 0;     ///< the most that a block can have
+  int sm_count = 0;          ///< of the context, where that has fewer than the device
+  int smem_optin_bytes = 0;  ///< the most that a block can have
   int smem_per_sm_bytes = 0;
   int smem_reserved_bytes = 0;  ///< of each block, taken by the system
   int regs_per_sm = 0;

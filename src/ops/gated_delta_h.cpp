@@ -26,24 +26,41 @@ int next_power_of_two(int value) {
 }
 
 params::ScanShape scan_shape(const GatedDeltaHProblem& p, const Config& config) {
-  return {static_cast<int>(p.K), static_cast<int>(p.BT), config.bv, config.bk, config.stages, config.warps,
-          p.has_g, p.has_gk, p.has_h, p.has_v_new};
+  return {static_cast<int>(p.K),
+          static_cast<int>(p.BT),
+          config.bv,
+          config.bk,
+          config.stages,
+          config.warps,
+          p.has_g,
+          p.has_gk,
+          p.has_h,
+          p.has_v_new};
 }
 
 int split_of(const Config& config) { return config.warps / (config.bv / 16); }
 
 // Registers that a thread cannot do with fewer of, without spilling: the state, the sums of v', the
 // operands of both products, addresses.
-int state_registers(const params::ScanShape& s, int split) { return params::slab_count(s) * (s.BK / 8) / split * 4; }
+int state_registers(const params::ScanShape& s, int split) {
+  return params::slab_count(s) * (s.BK / 8) / split * 4;
+}
 int estimated_registers(const params::ScanShape& s, int split, bool aligned) {
   const int addresses = 64 + (aligned ? 0 : 24) + (s.has_gk ? 8 : 0);
-  return state_registers(s, split) + s.BT / 8 / split * 4 + s.BT / 16 * 4 + s.BT / 8 / split * 2 + addresses;
+  return state_registers(s, split) + s.BT / 8 / split * 4 + s.BT / 16 * 4 + s.BT / 8 / split * 2 +
+         addresses;
 }
 
-Status illegal(const Config& config, const std::string& why) { return unsupported("config " + to_string(config) + ": " + why); }
+Status illegal(const Config& config, const std::string& why) {
+  return unsupported("config " + to_string(config) + ": " + why);
+}
 
-jit::Constant integer(const char* name, std::int64_t value) { return {name, jit::Constant::Type::kInt, value}; }
-jit::Constant boolean(const char* name, bool value) { return {name, jit::Constant::Type::kBool, value ? 1 : 0}; }
+jit::Constant integer(const char* name, std::int64_t value) {
+  return {name, jit::Constant::Type::kInt, value};
+}
+jit::Constant boolean(const char* name, bool value) {
+  return {name, jit::Constant::Type::kBool, value ? 1 : 0};
+}
 
 }  // namespace
 
@@ -67,12 +84,31 @@ ProblemWords GatedDeltaH::words(const GatedDeltaHProblem& p) noexcept {
   add(static_cast<int>(p.layout), 4);
   add(static_cast<int>(p.index_type), 4);
   add(p.numerics == "default" ? 0 : p.numerics == "any" ? 1 : 2, 2);
-  for (const bool flag : {p.packed, p.has_chunk_offsets, p.has_g, p.has_gk, p.has_h0, p.has_h, p.has_v_new, p.has_ht,
-                          p.has_h0_indices, p.has_ht_indices, p.aligned16}) {
+  for (const bool flag : {p.packed, p.has_chunk_offsets, p.has_g, p.has_gk, p.has_h0, p.has_h,
+                          p.has_v_new, p.has_ht, p.has_h0_indices, p.has_ht_indices, p.aligned16}) {
     add_flag(flag);
   }
-  return {{bits, p.B, p.T, p.H, p.HV, p.K, p.V, p.BT, p.sequences, p.h0_slots, p.ht_slots, p.k_stride, p.w_stride, p.u_stride,
-           p.g_stride, p.gk_stride, p.v_new_stride, p.h0_slot_stride, p.ht_slot_stride, p.chunk_capacity, p.max_tokens}};
+  return {{bits,
+           p.B,
+           p.T,
+           p.H,
+           p.HV,
+           p.K,
+           p.V,
+           p.BT,
+           p.sequences,
+           p.h0_slots,
+           p.ht_slots,
+           p.k_stride,
+           p.w_stride,
+           p.u_stride,
+           p.g_stride,
+           p.gk_stride,
+           p.v_new_stride,
+           p.h0_slot_stride,
+           p.ht_slot_stride,
+           p.chunk_capacity,
+           p.max_tokens}};
 }
 
 tuning::KeyQuery GatedDeltaH::key_query() const {
@@ -97,41 +133,53 @@ tuning::KeyQuery GatedDeltaH::key_query() const {
   // One word for lengths and indices: of two widths the larger.
   const bool indices = p.has_h0_indices || p.has_ht_indices;
   if (p.packed || indices) {
-    const bool wide = (p.packed && p.cu_seqlens_type == IndexType::kInt64) || (indices && p.index_type == IndexType::kInt64);
+    const bool wide = (p.packed && p.cu_seqlens_type == IndexType::kInt64) ||
+                      (indices && p.index_type == IndexType::kInt64);
     key.index = wide ? "i64" : "i32";
   }
-  key.pool = p.has_h0_indices ? (p.has_ht_indices ? "h0+ht" : "h0") : (p.has_ht_indices ? "ht" : "none");
+  key.pool =
+      p.has_h0_indices ? (p.has_ht_indices ? "h0+ht" : "h0") : (p.has_ht_indices ? "ht" : "none");
   key.alignment = aligned_ ? 16 : 2;
   key.numerics = p.numerics;
   key.H = p.H;
   key.HV = p.HV;
   query.sequences = std::max<std::int64_t>(N_, 1);
-  query.chunks = std::max<std::int64_t>(1, tuning::class_chunks(rows_, query.sequences, p.max_tokens, p.BT));
+  query.chunks =
+      std::max<std::int64_t>(1, tuning::class_chunks(rows_, query.sequences, p.max_tokens, p.BT));
   return query;
 }
 
 const tuning::ConfigSpace& GatedDeltaH::space() const {
-  static const tuning::ConfigSpace space{{16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 16}};
+  static const tuning::ConfigSpace space{
+      {16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 16}};
   return space;
 }
 
 Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) const {
   const GatedDeltaHProblem& p = problem_;
   const auto text = [](std::int64_t value) { return std::to_string(value); };
-  if (!space().contains(config)) return illegal(config, "it is not in the config space of the scan");
+  if (!space().contains(config))
+    return illegal(config, "it is not in the config space of the scan");
 
   // What the template asserts.
   const int groups = config.bv / 16;
-  if (config.warps % groups != 0) return illegal(config, "warps must be a multiple of bv/16 = " + text(groups));
+  if (config.warps % groups != 0)
+    return illegal(config, "warps must be a multiple of bv/16 = " + text(groups));
   const int split = config.warps / groups;
-  if (split != 1 && split != 2 && split != 4) return illegal(config, "warps must be 1, 2 or 4 times bv/16 = " + text(groups));
-  if (config.bk / 8 % (2 * split) != 0) return illegal(config, "bk must give each of " + text(split) + " warps pairs of 8 key columns");
-  if (p.BT / 8 % split != 0) return illegal(config, "BT = " + text(p.BT) + " must give each of " + text(split) + " warps 8 tokens");
+  if (split != 1 && split != 2 && split != 4)
+    return illegal(config, "warps must be 1, 2 or 4 times bv/16 = " + text(groups));
+  if (config.bk / 8 % (2 * split) != 0)
+    return illegal(config, "bk must give each of " + text(split) + " warps pairs of 8 key columns");
+  if (p.BT / 8 % split != 0)
+    return illegal(config,
+                   "BT = " + text(p.BT) + " must give each of " + text(split) + " warps 8 tokens");
 
   // What would be idle.
   const int padded_k = params::padded_k(static_cast<int>(p.K));
-  if (config.bk != 32 && config.bk > next_power_of_two(padded_k)) return illegal(config, "bk is more than K = " + text(p.K) + " has");
-  if (config.bv > std::max<std::int64_t>(16, ceil_divide(p.V, 16) * 16)) return illegal(config, "bv is more than V = " + text(p.V) + " has");
+  if (config.bk != 32 && config.bk > next_power_of_two(padded_k))
+    return illegal(config, "bk is more than K = " + text(p.K) + " has");
+  if (config.bv > std::max<std::int64_t>(16, ceil_divide(p.V, 16) * 16))
+    return illegal(config, "bv is more than V = " + text(p.V) + " has");
   const int useful = params::round_up(4 * padded_k, config.bk);
   if (config.stages > 2 && config.stages * config.bk > useful) {
     return illegal(config, "stages * bk is more than four chunks' key columns, " + text(useful));
@@ -141,20 +189,28 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
   const params::ScanShape shape = scan_shape(p, config);
   const int threads = config.warps * 32;
   if (threads > limits.threads_per_block) {
-    return illegal(config, text(threads) + " threads; a block may have " + text(limits.threads_per_block));
+    return illegal(config,
+                   text(threads) + " threads; a block may have " + text(limits.threads_per_block));
   }
   const int smem = params::scan_smem_bytes(shape);
   if (smem > limits.smem_optin_bytes) {
-    return illegal(config, text(smem) + " bytes of shared memory; a block may have " + text(limits.smem_optin_bytes));
+    return illegal(config, text(smem) + " bytes of shared memory; a block may have " +
+                               text(limits.smem_optin_bytes));
   }
-  const int state = state_registers(shape, split), registers = estimated_registers(shape, split, aligned_);
-  if (state > 64) return illegal(config, text(state) + " registers of state a thread; 64 leave room for the rest");
+  const int state = state_registers(shape, split),
+            registers = estimated_registers(shape, split, aligned_);
+  if (state > 64)
+    return illegal(config,
+                   text(state) + " registers of state a thread; 64 leave room for the rest");
   const int available = std::min(255, limits.regs_per_block / threads / 8 * 8);
   if (registers > available) {
-    return illegal(config, "about " + text(registers) + " registers a thread; " + text(available) + " are available");
+    return illegal(config, "about " + text(registers) + " registers a thread; " + text(available) +
+                               " are available");
   }
-  const std::int64_t blocks = std::max<std::int64_t>(N_, 1) * p.HV * ceil_divide(p.V, config.bv);  // fits: see check()
-  if (blocks > kMaxBlocks) return illegal(config, text(blocks) + " blocks; a grid may have " + text(kMaxBlocks));
+  const std::int64_t blocks =
+      std::max<std::int64_t>(N_, 1) * p.HV * ceil_divide(p.V, config.bv);  // fits: see check()
+  if (blocks > kMaxBlocks)
+    return illegal(config, text(blocks) + " blocks; a grid may have " + text(kMaxBlocks));
   return {};
 }
 
@@ -163,15 +219,19 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
   const params::ScanShape shape = scan_shape(p, config);
   const int split = split_of(config), threads = config.warps * 32;
   // The compiler takes more than it must where it may.
-  const int registers = std::min({255, limits.regs_per_block / threads, estimated_registers(shape, split, aligned_) * 5 / 4 + 30});
+  const int registers = std::min({255, limits.regs_per_block / threads,
+                                  estimated_registers(shape, split, aligned_) * 5 / 4 + 30});
   const double K = params::padded_k(shape.K), BT = static_cast<double>(p.BT), BV = config.bv;
 
   // Blocks that a multiprocessor holds, and rounds until all are done.
   const int smem = params::scan_smem_bytes(shape) + limits.smem_reserved_bytes;
-  const int fitting = std::max(1, std::min({limits.smem_per_sm_bytes / std::max(1, smem), limits.regs_per_sm / (registers * threads),
-                                            limits.threads_per_sm / threads, limits.blocks_per_sm}));
+  const int fitting =
+      std::max(1, std::min({limits.smem_per_sm_bytes / std::max(1, smem),
+                            limits.regs_per_sm / (registers * threads),
+                            limits.threads_per_sm / threads, limits.blocks_per_sm}));
   const double sms = std::max(1, limits.sm_count);
-  const double blocks = static_cast<double>(std::max<std::int64_t>(N_, 1)) * static_cast<double>(p.HV) *
+  const double blocks = static_cast<double>(std::max<std::int64_t>(N_, 1)) *
+                        static_cast<double>(p.HV) *
                         static_cast<double>(ceil_divide(p.V, config.bv));
   const double waves = std::ceil(blocks / (sms * fitting));
   const double resident = std::max(1.0, std::min<double>(fitting, std::ceil(blocks / sms)));
@@ -180,7 +240,8 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
   const double products = (K / 16 * (BT / 8) + BT / 16 * (K / 8)) / split;
   const double issue = products * 8 * std::max(1.0, resident * config.warps / 4);
   const double steps = 2.0 * params::slab_count(shape);
-  const double chain = steps * 60 + (K / 16 + BT / 16) * 33 + 2 * products * 4 + (split > 1 ? 220 : 0);
+  const double chain =
+      steps * 60 + (K / 16 + BT / 16) * 33 + 2 * products * 4 + (split > 1 ? 220 : 0);
   const double bytes = 2 * (2 * BT * K + BT * BV * (p.has_v_new ? 2 : 1) + (p.has_h ? K * BV : 0));
   const double feed = bytes * resident / 32;  // bytes per clock into one multiprocessor
   const double chunk = std::max({issue, chain, feed});
@@ -194,14 +255,19 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
 }
 
 Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
-  // Blocks of 64 value columns, and multiprocessors. While every block can have a multiprocessor to itself the
-  // chain of one chunk counts: the narrowest bv that still fits, four warps a group. Past that throughput
-  // counts: whole heads in a block when chunks are many, two small blocks a multiprocessor when they are few.
-  const std::int64_t heads = std::max<std::int64_t>(N_, 1) * problem_.HV, sms = std::max(1, limits.sm_count);
+  // Blocks of 64 value columns, and multiprocessors. While every block can have a multiprocessor to
+  // itself the chain of one chunk counts: the narrowest bv that still fits, four warps a group.
+  // Past that throughput counts: whole heads in a block when chunks are many, two small blocks a
+  // multiprocessor when they are few.
+  const std::int64_t heads = std::max<std::int64_t>(N_, 1) * problem_.HV,
+                     sms = std::max(1, limits.sm_count);
   const std::int64_t halves = heads * ceil_divide(problem_.V, 64);
   const bool many_chunks = key_query().chunks > 8;
-  // A chunk takes a block of 64 columns 0.62 of the time that it takes one of 128 (H200, K = V = 128).
-  const bool halves_fill_better = static_cast<double>(ceil_divide(halves, sms)) * 0.62 < static_cast<double>(ceil_divide(heads, sms));
+  // A chunk takes a block of 64 columns 0.62 of the time that it takes one of 128 (H200, K = V =
+  // 128).
+  const bool halves_fill_better = static_cast<double>(ceil_divide(halves, sms)) * 0.62 <
+                                  static_cast<double>(ceil_divide(heads, sms));
+  // clang-format off
   //                                                       bv  bk stages split
   struct Row { int bv, bk, stages, split; };
   const Row row = 4 * halves <= sms                     ? Row{16, 128, 2, 4}
@@ -210,6 +276,7 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
                   : !many_chunks                        ? Row{64, 64, 3, 1}
                   : halves_fill_better                  ? Row{64, 128, 2, 2}
                                                         : Row{128, 128, 2, 1};
+  // clang-format on
   // The nearest legal one, where K, V, BT or the device do not allow the row itself.
   for (int bv = row.bv; bv >= 16; bv /= 2) {
     for (int split = row.split; split <= 4; split *= 2) {
@@ -224,17 +291,22 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
   const Config* best = nullptr;
   const std::vector<Config> all = space().all();
   for (const Config& config : all) {
-    if (legal(config, limits).ok() && (best == nullptr || score(config, limits) < score(*best, limits))) best = &config;
+    if (legal(config, limits).ok() &&
+        (best == nullptr || score(config, limits) < score(*best, limits)))
+      best = &config;
   }
   if (best != nullptr) return *best;
-  return unsupported("no config of the scan with K = " + std::to_string(problem_.K) + ", V = " + std::to_string(problem_.V) + ", BT = " +
-                     std::to_string(problem_.BT) + " fits a device with " + std::to_string(limits.smem_optin_bytes) + " bytes of shared memory a block");
+  return unsupported("no config of the scan with K = " + std::to_string(problem_.K) +
+                     ", V = " + std::to_string(problem_.V) +
+                     ", BT = " + std::to_string(problem_.BT) + " fits a device with " +
+                     std::to_string(limits.smem_optin_bytes) + " bytes of shared memory a block");
 }
 
 std::string GatedDeltaH::source_class() const {
   const int k = next_power_of_two(params::padded_k(static_cast<int>(problem_.K)));
   const std::int64_t v = std::min<std::int64_t>(128, ceil_divide(problem_.V, 16) * 16);
-  return std::string("K") + std::to_string(k) + "-V" + std::to_string(v) + "-BT" + std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
+  return std::string("K") + std::to_string(k) + "-V" + std::to_string(v) + "-BT" +
+         std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
 }
 
 jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
@@ -244,16 +316,30 @@ jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
   source.entry = "gated_delta_h";
   source.traits = "GatedDeltaHTraits";
   source.params_type = "scanjit::gated_delta_h::ScanParams";
-  source.constants = {
-      integer("K", p.K), integer("V", p.V), integer("BT", p.BT), integer("BV", config.bv), integer("BK", config.bk),
-      integer("STAGES", config.stages), integer("WARPS", config.warps), integer("DTYPE", static_cast<int>(p.dtype)),
-      boolean("HAS_G", p.has_g), boolean("HAS_GK", p.has_gk), boolean("HAS_H", p.has_h), boolean("HAS_V_NEW", p.has_v_new),
-      boolean("HAS_H0", p.has_h0), boolean("HAS_HT", p.has_ht),
-      boolean("BASE_E", (p.has_g || p.has_gk) && p.gate_base == GateBase::kE), boolean("LAYOUT_VK", p.layout == StateLayout::kVK),
-      boolean("PACKED", p.packed), boolean("INDEX64", p.packed && p.cu_seqlens_type == IndexType::kInt64),
-      boolean("HAS_H0_INDICES", p.has_h0_indices), boolean("HAS_HT_INDICES", p.has_ht_indices),
-      boolean("POOL_INDEX64", (p.has_h0_indices || p.has_ht_indices) && p.index_type == IndexType::kInt64), boolean("ALIGNED", aligned_),
-      boolean("PERTURB", false)};
+  source.constants = {integer("K", p.K),
+                      integer("V", p.V),
+                      integer("BT", p.BT),
+                      integer("BV", config.bv),
+                      integer("BK", config.bk),
+                      integer("STAGES", config.stages),
+                      integer("WARPS", config.warps),
+                      integer("DTYPE", static_cast<int>(p.dtype)),
+                      boolean("HAS_G", p.has_g),
+                      boolean("HAS_GK", p.has_gk),
+                      boolean("HAS_H", p.has_h),
+                      boolean("HAS_V_NEW", p.has_v_new),
+                      boolean("HAS_H0", p.has_h0),
+                      boolean("HAS_HT", p.has_ht),
+                      boolean("BASE_E", (p.has_g || p.has_gk) && p.gate_base == GateBase::kE),
+                      boolean("LAYOUT_VK", p.layout == StateLayout::kVK),
+                      boolean("PACKED", p.packed),
+                      boolean("INDEX64", p.packed && p.cu_seqlens_type == IndexType::kInt64),
+                      boolean("HAS_H0_INDICES", p.has_h0_indices),
+                      boolean("HAS_HT_INDICES", p.has_ht_indices),
+                      boolean("POOL_INDEX64", (p.has_h0_indices || p.has_ht_indices) &&
+                                                  p.index_type == IndexType::kInt64),
+                      boolean("ALIGNED", aligned_),
+                      boolean("PERTURB", false)};
   source.threads = config.warps * 32;
   source.smem_bytes = params::scan_smem_bytes(scan_shape(p, config));
   return source;
@@ -265,13 +351,15 @@ jit::KernelSource GatedDeltaH::offsets_source() const {
   source.entry = "chunk_offsets";
   source.traits = "ChunkOffsetsTraits";
   source.params_type = "scanjit::gated_delta_h::OffsetsParams";
-  source.constants = {integer("BT", problem_.BT), boolean("INDEX64", problem_.cu_seqlens_type == IndexType::kInt64)};
+  source.constants = {integer("BT", problem_.BT),
+                      boolean("INDEX64", problem_.cu_seqlens_type == IndexType::kInt64)};
   source.threads = params::kOffsetsThreads;
   return source;
 }
 
 bool GatedDeltaH::needs_offsets() const noexcept {
-  return problem_.packed && problem_.has_h && !problem_.has_chunk_offsets && N_ > params::kInlineOffsetSequences;
+  return problem_.packed && problem_.has_h && !problem_.has_chunk_offsets &&
+         N_ > params::kInlineOffsetSequences;
 }
 
 std::vector<Stage> GatedDeltaH::stages(const Config& config) const {
@@ -315,7 +403,8 @@ Addresses GatedDeltaH::addresses(const GatedDeltaHArgs& args, Workspace workspac
   return a;
 }
 
-void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses, StageParams& out) const noexcept {
+void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses,
+                              StageParams& out) const noexcept {
   const GatedDeltaHProblem& p = problem_;
   const auto& tensor = addresses.tensor;
   const bool offsets_stage = needs_offsets();

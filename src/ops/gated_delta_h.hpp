@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The gated-delta state scan as an op: argument checks, kernels, config space. The definition is in
-/// scanjit/gated_delta_h.hpp, the kernel in kernel_templates/gated_delta_h/.
+/// The gated-delta state scan as an op: argument checks, kernels, config space. The definition is
+/// in scanjit/gated_delta_h.hpp, the kernel in kernel_templates/gated_delta_h/.
 
 #include <memory>
 
@@ -14,12 +14,26 @@ class GatedDeltaH final : public OpProblem {
  public:
   /// Places of the tensors in Addresses.
   enum TensorNumber : std::size_t {
-    kK, kW, kU, kG, kGk, kH0, kH0Indices, kCuSeqlens, kChunkOffsets, kHtIndices, kH, kVNew, kHt, kStatus,
+    kK,
+    kW,
+    kU,
+    kG,
+    kGk,
+    kH0,
+    kH0Indices,
+    kCuSeqlens,
+    kChunkOffsets,
+    kHtIndices,
+    kH,
+    kVNew,
+    kHt,
+    kStatus,
   };
 
   /// Checks everything that does not need addresses. Errors: kInvalidArgument, kUnsupported; the
   /// sentence names field, value and bound.
-  [[nodiscard]] static Result<std::shared_ptr<const GatedDeltaH>> make(const GatedDeltaHProblem& problem);
+  [[nodiscard]] static Result<std::shared_ptr<const GatedDeltaH>> make(
+      const GatedDeltaHProblem& problem);
 
   /// What plans are looked up by. Allocates nothing. Two problems have equal words only if they are
   /// equal, except that all unknown `numerics` look alike (`make` refuses them).
@@ -28,7 +42,8 @@ class GatedDeltaH final : public OpProblem {
   /// Checks the addresses of one launch: null, alignment, overlap, host lengths, chunk capacity,
   /// workspace. Allocates nothing when ok. Errors: kInvalidArgument.
   [[nodiscard]] Status check_args(const GatedDeltaHArgs& args, Workspace workspace) const;
-  [[nodiscard]] static Addresses addresses(const GatedDeltaHArgs& args, Workspace workspace) noexcept;
+  [[nodiscard]] static Addresses addresses(const GatedDeltaHArgs& args,
+                                           Workspace workspace) noexcept;
 
   [[nodiscard]] const GatedDeltaHProblem& problem() const noexcept { return problem_; }
   [[nodiscard]] std::int64_t sequences() const noexcept { return N_; }
@@ -46,7 +61,8 @@ class GatedDeltaH final : public OpProblem {
   [[nodiscard]] std::vector<Stage> stages(const Config& config) const override;
   [[nodiscard]] std::vector<jit::KernelSource> kernels(const Config& config) const override;
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept override;
-  void fill_params(std::size_t stage, const Addresses& addresses, StageParams& params) const noexcept override;
+  void fill_params(std::size_t stage, const Addresses& addresses,
+                   StageParams& params) const noexcept override;
   [[nodiscard]] std::int64_t tokens_per_sequence() const noexcept override;
   [[nodiscard]] std::shared_ptr<const OpProblem> for_timing(std::int64_t max_bytes) const override;
   [[nodiscard]] std::vector<Tensor> tensors() const override;

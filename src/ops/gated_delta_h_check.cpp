@@ -1,4 +1,5 @@
-// What may be asked of the gated-delta scan: shapes when a problem is made, addresses at each launch.
+// What may be asked of the gated-delta scan: shapes when a problem is made, addresses at each
+// launch.
 #include <array>
 #include <limits>
 #include <string>
@@ -24,7 +25,8 @@ std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b
 
 Status check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
-  return invalid_argument(std::string(name) + " is " + number(value) + "; it must be " + number(low) + " to " + number(high));
+  return invalid_argument(std::string(name) + " is " + number(value) + "; it must be " +
+                          number(low) + " to " + number(high));
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
@@ -32,18 +34,22 @@ Status check_not_negative(const char* name, std::int64_t value) {
   return invalid_argument(std::string(name) + " is " + number(value) + "; it must not be negative");
 }
 
-// Fills in a stride of 0 and checks the others; `row`: elements of one row, `what`: how it is made up.
-Status check_stride(const char* name, std::int64_t& stride, std::optional<std::int64_t> row, const char* what) {
+// Fills in a stride of 0 and checks the others; `row`: elements of one row, `what`: how it is made
+// up.
+Status check_stride(const char* name, std::int64_t& stride, std::optional<std::int64_t> row,
+                    const char* what) {
   if (!row) return invalid_argument(std::string(what) + " overflows 63 bits");
   if (stride == 0) stride = *row;
   if (stride >= *row) return {};
-  return invalid_argument(std::string(name) + " is " + number(stride) + " elements, less than one row of " + what + " = " + number(*row));
+  return invalid_argument(std::string(name) + " is " + number(stride) +
+                          " elements, less than one row of " + what + " = " + number(*row));
 }
 
 // rows * stride elements of `size` bytes have 63-bit addresses.
 Status check_extent(const char* name, std::int64_t rows, std::int64_t stride, std::int64_t size) {
   if (checked_product({rows > 0 ? rows : 1, stride, size})) return {};
-  return invalid_argument(std::string(name) + " has " + number(rows) + " rows of " + number(stride) + " elements of " + number(size) +
+  return invalid_argument(std::string(name) + " has " + number(rows) + " rows of " +
+                          number(stride) + " elements of " + number(size) +
                           " bytes, more than 63 bits can address");
 }
 
@@ -51,7 +57,8 @@ std::int64_t bytes_of(IndexType type) { return type == IndexType::kInt32 ? 4 : 8
 
 Status check_index_type(const char* name, IndexType type) {
   if (type == IndexType::kInt32 || type == IndexType::kInt64) return {};
-  return invalid_argument(std::string(name) + " is " + number(static_cast<int>(type)) + "; it must be kInt32 or kInt64");
+  return invalid_argument(std::string(name) + " is " + number(static_cast<int>(type)) +
+                          "; it must be kInt32 or kInt64");
 }
 
 }  // namespace
@@ -60,18 +67,22 @@ Status GatedDeltaH::check() {
   GatedDeltaHProblem& p = problem_;
   if (p.dtype == DType::kF32) return unsupported("dtype is f32; k, w and u must be bf16 or f16");
   if (p.dtype != DType::kBf16 && p.dtype != DType::kF16) {
-    return invalid_argument("dtype is " + number(static_cast<int>(p.dtype)) + "; it must be kBf16 (1) or kF16 (2)");
+    return invalid_argument("dtype is " + number(static_cast<int>(p.dtype)) +
+                            "; it must be kBf16 (1) or kF16 (2)");
   }
   if (p.layout != StateLayout::kKV && p.layout != StateLayout::kVK) {
-    return invalid_argument("layout is " + number(static_cast<int>(p.layout)) + "; it must be kKV (1) or kVK (2)");
+    return invalid_argument("layout is " + number(static_cast<int>(p.layout)) +
+                            "; it must be kKV (1) or kVK (2)");
   }
   if (p.gate_base != GateBase::kTwo && p.gate_base != GateBase::kE) {
-    return invalid_argument("gate_base is " + number(static_cast<int>(p.gate_base)) + "; it must be kTwo (1) or kE (2)");
+    return invalid_argument("gate_base is " + number(static_cast<int>(p.gate_base)) +
+                            "; it must be kTwo (1) or kE (2)");
   }
   SCANJIT_TRY(check_index_type("cu_seqlens_type", p.cu_seqlens_type));
   SCANJIT_TRY(check_index_type("index_type", p.index_type));
   if (p.numerics != "default" && p.numerics != "any") {
-    return unsupported("numerics is \"" + p.numerics + "\"; the scan has the class \"default\" only");
+    return unsupported("numerics is \"" + p.numerics +
+                       "\"; the scan has no class but default");
   }
   p.numerics = "default";
 
@@ -79,35 +90,46 @@ Status GatedDeltaH::check() {
   SCANJIT_TRY(check_range("V", p.V, 1, kMaxV));
   SCANJIT_TRY(check_range("H", p.H, 1, kMaxInt));
   SCANJIT_TRY(check_range("HV", p.HV, 1, kMaxInt));
-  if (p.HV % p.H != 0) return invalid_argument("HV is " + number(p.HV) + "; it must be a multiple of H = " + number(p.H));
-  if (p.BT != 16 && p.BT != 32 && p.BT != 64) return invalid_argument("BT is " + number(p.BT) + "; it must be 16, 32 or 64");
+  if (p.HV % p.H != 0)
+    return invalid_argument("HV is " + number(p.HV) +
+                            "; it must be a multiple of H = " + number(p.H));
+  if (p.BT != 16 && p.BT != 32 && p.BT != 64)
+    return invalid_argument("BT is " + number(p.BT) + "; it must be 16, 32 or 64");
   SCANJIT_TRY(check_not_negative("B", p.B));
   SCANJIT_TRY(check_not_negative("T", p.T));
   SCANJIT_TRY(check_not_negative("sequences", p.sequences));
   SCANJIT_TRY(check_not_negative("max_tokens", p.max_tokens));
   SCANJIT_TRY(check_not_negative("chunk_capacity", p.chunk_capacity));
   if (ceil_divide(p.T, p.BT) > kMaxChunks) {
-    return invalid_argument("T is " + number(p.T) + "; it must be at most " + number(kMaxChunks) + " chunks of BT = " + number(p.BT));
+    return invalid_argument("T is " + number(p.T) + "; it must be at most " + number(kMaxChunks) +
+                            " chunks of BT = " + number(p.BT));
   }
   if (p.packed) {
-    if (p.B != 1) return invalid_argument("B is " + number(p.B) + "; it must be 1 when cu_seqlens is given");
+    if (p.B != 1)
+      return invalid_argument("B is " + number(p.B) + "; it must be 1 when cu_seqlens is given");
     if (p.cu_seqlens_type == IndexType::kInt32 && p.T > kMaxInt) {
-      return invalid_argument("T is " + number(p.T) + ", but cu_seqlens is int32 and ends at " + number(kMaxInt));
+      return invalid_argument("T is " + number(p.T) + ", but cu_seqlens is int32 and ends at " +
+                              number(kMaxInt));
     }
     N_ = p.sequences;
   } else {
     if (p.sequences != 0 && p.sequences != p.B) {
-      return invalid_argument("sequences is " + number(p.sequences) + "; without cu_seqlens it must be 0 or B = " + number(p.B));
+      return invalid_argument("sequences is " + number(p.sequences) +
+                              "; without cu_seqlens it must be 0 or B = " + number(p.B));
     }
-    if (p.has_chunk_offsets) return invalid_argument("has_chunk_offsets is set, but chunk_offsets needs cu_seqlens");
+    if (p.has_chunk_offsets)
+      return invalid_argument("has_chunk_offsets is set, but chunk_offsets needs cu_seqlens");
     N_ = p.B;
   }
-  if (p.has_h0_indices && !p.has_h0) return invalid_argument("has_h0_indices is set, but the problem has no h0");
-  if (p.has_ht_indices && !p.has_ht) return invalid_argument("has_ht_indices is set, but the problem has no ht");
+  if (p.has_h0_indices && !p.has_h0)
+    return invalid_argument("has_h0_indices is set, but the problem has no h0");
+  if (p.has_ht_indices && !p.has_ht)
+    return invalid_argument("has_ht_indices is set, but the problem has no ht");
 
   // Strides; absent tensors keep none.
   const auto rows = checked_multiply(p.B, p.T);
-  if (!rows) return invalid_argument("B * T = " + number(p.B) + " * " + number(p.T) + " overflows 63 bits");
+  if (!rows)
+    return invalid_argument("B * T = " + number(p.B) + " * " + number(p.T) + " overflows 63 bits");
   rows_ = *rows;
   SCANJIT_TRY(check_stride("k_stride", p.k_stride, checked_multiply(p.H, p.K), "H*K"));
   SCANJIT_TRY(check_stride("w_stride", p.w_stride, checked_multiply(p.HV, p.K), "HV*K"));
@@ -131,13 +153,17 @@ Status GatedDeltaH::check() {
   if (p.ht_slots == 0) p.ht_slots = N_;
   if (p.has_h0) {
     if (!p.has_h0_indices && p.h0_slots < N_) {
-      return invalid_argument("h0_slots is " + number(p.h0_slots) + "; without h0_indices it must be at least the number of sequences, " + number(N_));
+      return invalid_argument("h0_slots is " + number(p.h0_slots) +
+                              "; without h0_indices it must be at least the number of sequences, " +
+                              number(N_));
     }
     SCANJIT_TRY(check_extent("h0", p.h0_slots, p.h0_slot_stride, 4));
   }
   if (p.has_ht) {
     if (!p.has_ht_indices && p.ht_slots < N_) {
-      return invalid_argument("ht_slots is " + number(p.ht_slots) + "; without ht_indices it must be at least the number of sequences, " + number(N_));
+      return invalid_argument("ht_slots is " + number(p.ht_slots) +
+                              "; without ht_indices it must be at least the number of sequences, " +
+                              number(N_));
     }
     SCANJIT_TRY(check_extent("ht", p.ht_slots, p.ht_slot_stride, 4));
   }
@@ -149,28 +175,35 @@ Status GatedDeltaH::check() {
     if (!padded) return invalid_argument("T + N*(BT-1) overflows 63 bits with N = " + number(N_));
     capacity_bound_ = *padded / p.BT;
     if (p.cu_seqlens_type == IndexType::kInt32 && p.has_h && capacity_bound_ > kMaxInt) {
-      return invalid_argument("h may have " + number(capacity_bound_) + " chunks, more than int32 chunk offsets can count; give cu_seqlens as int64");
+      return invalid_argument(
+          "h may have " + number(capacity_bound_) +
+          " chunks, more than int32 chunk offsets can count; give cu_seqlens as int64");
     }
     capacity_ = p.chunk_capacity == 0 ? capacity_bound_ : p.chunk_capacity;
   } else {
     const auto chunks = checked_multiply(N_, ceil_divide(p.T, p.BT));
-    if (!chunks) return invalid_argument("B * ceil(T/BT) overflows 63 bits with B = " + number(p.B));
+    if (!chunks)
+      return invalid_argument("B * ceil(T/BT) overflows 63 bits with B = " + number(p.B));
     capacity_bound_ = capacity_ = *chunks;
     if (p.has_h && p.chunk_capacity != 0 && p.chunk_capacity < *chunks) {
-      return invalid_argument("chunk_capacity is " + number(p.chunk_capacity) + "; h needs " + number(*chunks) + " chunks");
+      return invalid_argument("chunk_capacity is " + number(p.chunk_capacity) + "; h needs " +
+                              number(*chunks) + " chunks");
     }
   }
   if (p.has_h) SCANJIT_TRY(check_extent("h", capacity_, *state, 2));
 
   const auto blocks = checked_product({N_, p.HV, ceil_divide(p.V, kLargestBv)});
   if (!blocks || *blocks > kMaxBlocks) {
-    return unsupported("N * HV * ceil(V/" + number(kLargestBv) + ") with N = " + number(N_) + ", HV = " + number(p.HV) + ", V = " + number(p.V) +
-                       " is more than " + number(kMaxBlocks) + " blocks; split the batch");
+    return unsupported("N * HV * ceil(V/" + number(kLargestBv) + ") with N = " + number(N_) +
+                       ", HV = " + number(p.HV) + ", V = " + number(p.V) + " is more than " +
+                       number(kMaxBlocks) + " blocks; split the batch");
   }
   // Neither may overflow where 4 or 8 bytes are added per sequence.
-  if (N_ > std::numeric_limits<std::int64_t>::max() / 16) return invalid_argument("sequences is " + number(N_) + ", more than 63 bits can address");
+  if (N_ > std::numeric_limits<std::int64_t>::max() / 16)
+    return invalid_argument("sequences is " + number(N_) + ", more than 63 bits can address");
 
-  aligned_ = p.aligned16 && p.K % 8 == 0 && p.V % 8 == 0 && p.k_stride % 8 == 0 && p.w_stride % 8 == 0 && p.u_stride % 8 == 0 &&
+  aligned_ = p.aligned16 && p.K % 8 == 0 && p.V % 8 == 0 && p.k_stride % 8 == 0 &&
+             p.w_stride % 8 == 0 && p.u_stride % 8 == 0 &&
              (!p.has_v_new || p.v_new_stride % 8 == 0);
   return {};
 }
@@ -180,18 +213,22 @@ Status GatedDeltaH::check_host_lengths(const std::int64_t* lengths) const {
   for (std::int64_t n = 0; n <= N_; ++n) {
     const std::int64_t begin = n == 0 ? 0 : lengths[n - 1];
     if (lengths[n] < 0) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) + "; it must not be negative");
+      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
+                              "; it must not be negative");
     }
     if (lengths[n] < begin) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) + ", less than the entry before it, " + number(begin));
+      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
+                              ", less than the entry before it, " + number(begin));
     }
     if (lengths[n] > problem_.T) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) + ", past the end of T = " + number(problem_.T) + " tokens");
+      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
+                              ", past the end of T = " + number(problem_.T) + " tokens");
     }
     if (n > 0) chunks += ceil_divide(lengths[n] - begin, problem_.BT);
   }
   if (problem_.has_h && chunks > capacity_) {
-    return invalid_argument("h has room for " + number(capacity_) + " chunks, but host_cu_seqlens makes " + number(chunks));
+    return invalid_argument("h has room for " + number(capacity_) +
+                            " chunks, but host_cu_seqlens makes " + number(chunks));
   }
   return {};
 }
@@ -203,13 +240,14 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace)
   struct Argument {
     const char* name;
     const void* address;
-    bool exists;       // the problem has this tensor
-    bool elements;     // and it has elements
+    bool exists;    // the problem has this tensor
+    bool elements;  // and it has elements
     int alignment;
   };
   const bool tokens = rows_ > 0;
   const int row_alignment = aligned_ ? 16 : 2;
-  const int length_alignment = static_cast<int>(bytes_of(p.cu_seqlens_type)), index_alignment = static_cast<int>(bytes_of(p.index_type));
+  const int length_alignment = static_cast<int>(bytes_of(p.cu_seqlens_type)),
+            index_alignment = static_cast<int>(bytes_of(p.index_type));
   const std::array<Argument, 13> arguments = {{
       {"k", args.k, true, tokens, row_alignment},
       {"w", args.w, true, tokens, row_alignment},
@@ -227,33 +265,44 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace)
   }};
   for (const Argument& argument : arguments) {
     if (!argument.exists) {
-      if (argument.address != nullptr) return invalid_argument(std::string(argument.name) + " is given, but the problem has none");
+      if (argument.address != nullptr)
+        return invalid_argument(std::string(argument.name) + " is given, but the problem has none");
       continue;
     }
     if (argument.address == nullptr) {
-      if (argument.elements) return invalid_argument(std::string(argument.name) + " is null, but the problem has it");
+      if (argument.elements)
+        return invalid_argument(std::string(argument.name) + " is null, but the problem has it");
       continue;
     }
-    const std::uintptr_t off = reinterpret_cast<std::uintptr_t>(argument.address) % static_cast<std::uintptr_t>(argument.alignment);
+    const std::uintptr_t off = reinterpret_cast<std::uintptr_t>(argument.address) %
+                               static_cast<std::uintptr_t>(argument.alignment);
     if (off != 0) {
-      return invalid_argument(std::string(argument.name) + " lies " + std::to_string(off) + " bytes past a multiple of " +
-                              std::to_string(argument.alignment) +
-                              (argument.alignment == 16 ? "; give it 16-byte alignment, or set aligned16 to false" : "; it must be aligned to its element"));
+      return invalid_argument(std::string(argument.name) + " lies " + std::to_string(off) +
+                              " bytes past a multiple of " + std::to_string(argument.alignment) +
+                              (argument.alignment == 16
+                                   ? "; give it 16-byte alignment, or set aligned16 to false"
+                                   : "; it must be aligned to its element"));
     }
   }
-  if (reinterpret_cast<std::uintptr_t>(args.status) % 4 != 0) return invalid_argument("status is not aligned to 4 bytes");
+  if (reinterpret_cast<std::uintptr_t>(args.status) % 4 != 0)
+    return invalid_argument("status is not aligned to 4 bytes");
 
   if (args.host_cu_seqlens != nullptr) {
-    if (!p.packed) return invalid_argument("host_cu_seqlens is given, but the problem is not packed");
+    if (!p.packed)
+      return invalid_argument("host_cu_seqlens is given, but the problem is not packed");
     SCANJIT_TRY(check_host_lengths(args.host_cu_seqlens));
   } else if (p.packed && p.has_h && capacity_ < capacity_bound_) {
-    return invalid_argument("chunk_capacity is " + number(capacity_) + "; without host_cu_seqlens it must be at least floor((T + N*(BT-1))/BT) = " +
-                            number(capacity_bound_));
+    return invalid_argument(
+        "chunk_capacity is " + number(capacity_) +
+        "; without host_cu_seqlens it must be at least floor((T + N*(BT-1))/BT) = " +
+        number(capacity_bound_));
   }
 
   const std::int64_t need = workspace_bytes();
   if (workspace.bytes < need || (need > 0 && workspace.data == nullptr)) {
-    return invalid_argument("workspace is " + number(workspace.data == nullptr ? 0 : workspace.bytes) + " bytes; this problem needs " + number(need));
+    return invalid_argument("workspace is " +
+                            number(workspace.data == nullptr ? 0 : workspace.bytes) +
+                            " bytes; this problem needs " + number(need));
   }
   if (need > 0 && reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
     return invalid_argument("workspace is not aligned to 256 bytes");
@@ -267,17 +316,25 @@ Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, Workspace worksp
     const char* name = "";
     Region region;
   };
-  const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-  const auto tokens = [&](const void* pointer, std::int64_t columns, std::int64_t stride, std::int64_t size) {
-    return pointer == nullptr ? Region{} : Region{address(pointer), rows_, columns * size, stride * size};
+  const auto address = [](const void* pointer) {
+    return reinterpret_cast<std::uintptr_t>(pointer);
   };
-  const auto pool = [&](const void* pointer, bool indexed, std::int64_t slots, std::int64_t stride) {
-    return pointer == nullptr ? Region{} : Region{address(pointer), indexed ? slots : N_, p.HV * p.K * p.V * 4, stride * 4};
+  const auto tokens = [&](const void* pointer, std::int64_t columns, std::int64_t stride,
+                          std::int64_t size) {
+    return pointer == nullptr ? Region{}
+                              : Region{address(pointer), rows_, columns * size, stride * size};
+  };
+  const auto pool = [&](const void* pointer, bool indexed, std::int64_t slots,
+                        std::int64_t stride) {
+    return pointer == nullptr
+               ? Region{}
+               : Region{address(pointer), indexed ? slots : N_, p.HV * p.K * p.V * 4, stride * 4};
   };
   const auto piece = [&](const void* pointer, std::int64_t bytes) {
     return pointer == nullptr ? Region{} : Region{address(pointer), 1, bytes, bytes};
   };
-  const std::int64_t length_bytes = bytes_of(p.cu_seqlens_type), index_bytes = bytes_of(p.index_type);
+  const std::int64_t length_bytes = bytes_of(p.cu_seqlens_type),
+                     index_bytes = bytes_of(p.index_type);
 
   enum : std::size_t { kUAt = 2, kH0At = 5, kInputs = 10, kVNewAt = 11, kHtAt = 12, kAll = 15 };
   const std::array<Named, kAll> all = {{
@@ -299,20 +356,24 @@ Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, Workspace worksp
   }};
 
   const bool v_new_is_u = args.v_new == args.u && p.v_new_stride == p.u_stride;
-  const bool ht_is_h0 = args.ht == args.h0 && p.ht_slot_stride == p.h0_slot_stride && p.ht_slots == p.h0_slots &&
-                        args.ht_indices == args.h0_indices;
+  const bool ht_is_h0 = args.ht == args.h0 && p.ht_slot_stride == p.h0_slot_stride &&
+                        p.ht_slots == p.h0_slots && args.ht_indices == args.h0_indices;
   for (std::size_t output = kInputs; output < kAll; ++output) {
     for (std::size_t other = 0; other < output; ++other) {
       if (output == kVNewAt && other == kUAt && v_new_is_u) continue;
       if (output == kHtAt && other == kH0At && ht_is_h0) continue;
       if (!overlap(all[output].region, all[other].region)) continue;
       std::string sentence = std::string(all[output].name) + " overlaps " + all[other].name;
-      if (output == kVNewAt && other == kUAt) sentence += "; it may be exactly u, with the same stride, or share nothing with it";
+      if (output == kVNewAt && other == kUAt)
+        sentence += "; it may be exactly u, with the same stride, or share nothing with it";
       if (output == kHtAt && other == kH0At) {
-        sentence += "; it may be exactly h0, with the same slot stride, slots and indices, or share nothing with it";
+        sentence +=
+            "; it may be exactly h0, with the same slot stride, slots and indices, or share "
+            "nothing with it";
       }
       const std::uintptr_t from = all[output].region.base, to = all[other].region.base;
-      sentence += from >= to ? " (it begins " + std::to_string(from - to) + " bytes after it)" : " (it begins " + std::to_string(to - from) + " bytes before it)";
+      sentence += from >= to ? " (it begins " + std::to_string(from - to) + " bytes after it)"
+                             : " (it begins " + std::to_string(to - from) + " bytes before it)";
       return invalid_argument(sentence);
     }
   }

@@ -32,7 +32,8 @@ class Random {
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
   float normal() {  // sum of four uniforms, scaled to variance 1
     const std::uint64_t b = bits();
-    const auto sum = static_cast<float>((b & 0xFFFF) + (b >> 16 & 0xFFFF) + (b >> 32 & 0xFFFF) + (b >> 48));
+    const auto sum =
+        static_cast<float>((b & 0xFFFF) + (b >> 16 & 0xFFFF) + (b >> 32 & 0xFFFF) + (b >> 48));
     return (sum - 131070.0F) * (1.0F / 37837.0F);
   }
 
@@ -90,7 +91,8 @@ std::int64_t GatedDeltaH::floor_bytes() const noexcept {
   const std::int64_t state = p.HV * p.K * p.V;
   // As if all sequences had one length, give or take a token.
   const std::int64_t tokens = rows_ / N_, longer = rows_ % N_;
-  const std::int64_t chunks = (N_ - longer) * ceil_divide(tokens, p.BT) + longer * ceil_divide(tokens + 1, p.BT);
+  const std::int64_t chunks =
+      (N_ - longer) * ceil_divide(tokens, p.BT) + longer * ceil_divide(tokens + 1, p.BT);
   std::int64_t bytes = rows_ * (p.H * p.K + p.HV * p.K + p.HV * p.V * (p.has_v_new ? 2 : 1)) * 2;
   if (p.has_g) bytes += rows_ * p.HV * 4;
   if (p.has_gk) bytes += chunks * p.HV * p.K * 4;
@@ -102,7 +104,8 @@ std::int64_t GatedDeltaH::floor_bytes() const noexcept {
 
 std::int64_t GatedDeltaH::pattern_tokens() const noexcept {
   const GatedDeltaHProblem& p = problem_;
-  const std::int64_t row = std::max({p.H * p.K * 2, p.HV * p.K * (p.has_gk ? 4 : 2), p.HV * p.V * 2});
+  const std::int64_t row =
+      std::max({p.H * p.K * 2, p.HV * p.K * (p.has_gk ? 4 : 2), p.HV * p.V * 2});
   const std::int64_t chunks = std::max<std::int64_t>(1, kPatternBytes / (row * p.BT));
   return std::min(rows_, chunks * p.BT);
 }
@@ -111,8 +114,10 @@ std::vector<Tensor> GatedDeltaH::tensors() const {
   const GatedDeltaHProblem& p = problem_;
   std::vector<Tensor> list;
   const std::int64_t tokens = pattern_tokens(), state = p.HV * p.K * p.V;
-  const auto add = [&](std::size_t number, const char* name, std::int64_t bytes, std::int64_t pattern, bool output) {
-    if (bytes > 0) list.push_back({number, name, bytes, output ? 0 : std::min(pattern, bytes), output});
+  const auto add = [&](std::size_t number, const char* name, std::int64_t bytes,
+                       std::int64_t pattern, bool output) {
+    if (bytes > 0)
+      list.push_back({number, name, bytes, output ? 0 : std::min(pattern, bytes), output});
   };
   add(kK, "k", rows_ * p.H * p.K * 2, tokens * p.H * p.K * 2, false);
   add(kW, "w", rows_ * p.HV * p.K * 2, tokens * p.HV * p.K * 2, false);
@@ -125,8 +130,10 @@ std::vector<Tensor> GatedDeltaH::tensors() const {
   if (p.has_h0_indices) add(kH0Indices, "h0_indices", index_bytes, index_bytes, false);
   if (p.has_ht_indices) add(kHtIndices, "ht_indices", index_bytes, index_bytes, false);
   const std::int64_t length_bytes = bytes_of(p.cu_seqlens_type);
-  if (p.packed) add(kCuSeqlens, "cu_seqlens", (N_ + 1) * length_bytes, (N_ + 1) * length_bytes, false);
-  if (p.has_chunk_offsets) add(kChunkOffsets, "chunk_offsets", N_ * length_bytes, N_ * length_bytes, false);
+  if (p.packed)
+    add(kCuSeqlens, "cu_seqlens", (N_ + 1) * length_bytes, (N_ + 1) * length_bytes, false);
+  if (p.has_chunk_offsets)
+    add(kChunkOffsets, "chunk_offsets", N_ * length_bytes, N_ * length_bytes, false);
   if (p.has_h) add(kH, "h", capacity_ * state * 2, 0, true);
   if (p.has_v_new) add(kVNew, "v_new", rows_ * p.HV * p.V * 2, 0, true);
   if (p.has_ht) add(kHt, "ht", N_ * state * 4, 0, true);
@@ -180,27 +187,33 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
   auto* floats = reinterpret_cast<float*>(host);
   switch (tensor) {
     case kK:
-      for_each_key_row(tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
-        std::uint16_t* to = halves + (t * p.H + h) * p.K;
-        for (std::size_t i = 0; i < row.size(); ++i) to[i] = to_16_bits(row[i], p.dtype);
-      });
+      for_each_key_row(tokens, p.H, p.K,
+                       [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
+                         std::uint16_t* to = halves + (t * p.H + h) * p.K;
+                         for (std::size_t i = 0; i < row.size(); ++i)
+                           to[i] = to_16_bits(row[i], p.dtype);
+                       });
       return;
     case kW: {
-      // w = beta k with beta below 2 / |k^T k|, so that a chunk's update of the state contracts even
-      // without gates: BT random unit rows in K dimensions have |k^T k| <= (1 + sqrt(BT/K))^2 or so.
+      // w = beta k with beta below 2 / |k^T k|, so that a chunk's update of the state contracts
+      // even without gates: BT random unit rows in K dimensions have |k^T k| <= (1 + sqrt(BT/K))^2
+      // or so.
       const double spread = 1 + std::sqrt(static_cast<double>(p.BT) / static_cast<double>(p.K));
       const auto beta = static_cast<float>(1 / (spread * spread));
-      for_each_key_row(tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
-        for (std::int64_t hv = h * (p.HV / p.H); hv < (h + 1) * (p.HV / p.H); ++hv) {
-          std::uint16_t* to = halves + (t * p.HV + hv) * p.K;
-          for (std::size_t i = 0; i < row.size(); ++i) to[i] = to_16_bits(beta * row[i], p.dtype);
-        }
-      });
+      for_each_key_row(
+          tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
+            for (std::int64_t hv = h * (p.HV / p.H); hv < (h + 1) * (p.HV / p.H); ++hv) {
+              std::uint16_t* to = halves + (t * p.HV + hv) * p.K;
+              for (std::size_t i = 0; i < row.size(); ++i)
+                to[i] = to_16_bits(beta * row[i], p.dtype);
+            }
+          });
       return;
     }
     case kU: {
       Random random(2);
-      for (std::int64_t i = 0; i < tokens * p.HV * p.V; ++i) halves[i] = to_16_bits(random.normal(), p.dtype);
+      for (std::int64_t i = 0; i < tokens * p.HV * p.V; ++i)
+        halves[i] = to_16_bits(random.normal(), p.dtype);
       return;
     }
     case kG: {
@@ -246,8 +259,7 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
       if (tensor == kCuSeqlens) put_index(host, N_, token, p.cu_seqlens_type);
       return;
     }
-    default:
-      return;
+    default: return;
   }
 }
 

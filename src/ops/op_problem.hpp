@@ -1,8 +1,9 @@
 #pragma once
 /// \file
-/// An op as the engine and the tuner see it: one checked problem that says which configs can run it,
-/// which kernels a config is made of, and what memory it works on. An op is a list of stages run in
-/// order on one stream; a config belongs to the op as a whole. Everything here is pure: no GPU, no file.
+/// An op as the engine and the tuner see it: one checked problem that says which configs can run
+/// it, which kernels a config is made of, and what memory it works on. An op is a list of stages
+/// run in order on one stream; a config belongs to the op as a whole. Everything here is pure: no
+/// GPU, no file.
 
 #include <array>
 #include <cstddef>
@@ -81,19 +82,22 @@ class OpProblem {
   /// Bytes of workspace under any legal config.
   [[nodiscard]] virtual std::int64_t workspace_bytes() const noexcept = 0;
   /// The parameters of stage `stage` of `stages`. Allocates nothing.
-  virtual void fill_params(std::size_t stage, const Addresses& addresses, StageParams& params) const noexcept = 0;
+  virtual void fill_params(std::size_t stage, const Addresses& addresses,
+                           StageParams& params) const noexcept = 0;
 
-  /// Tokens of the longest sequence as far as they are known: what the chunk class of `key_query` comes
-  /// from, and what a measurement is recorded under. 0: there is nothing to time.
+  /// Tokens of the longest sequence as far as they are known: what the chunk class of `key_query`
+  /// comes from, and what a measurement is recorded under. 0: there is nothing to time.
   [[nodiscard]] virtual std::int64_t tokens_per_sequence() const noexcept = 0;
-  /// The same kernels on synthetic memory: as many sequences, each of `tokens_per_sequence`, contiguous,
-  /// and no more than `max_bytes` of tensors and workspace: fewer chunks where need be, never fewer
-  /// sequences. Null if not even one chunk of each fits, or if there is nothing to time.
-  [[nodiscard]] virtual std::shared_ptr<const OpProblem> for_timing(std::int64_t max_bytes) const = 0;
+  /// The same kernels on synthetic memory: as many sequences, each of `tokens_per_sequence`,
+  /// contiguous, and no more than `max_bytes` of tensors and workspace: fewer chunks where need be,
+  /// never fewer sequences. Null if not even one chunk of each fits, or if there is nothing to
+  /// time.
+  [[nodiscard]] virtual std::shared_ptr<const OpProblem> for_timing(
+      std::int64_t max_bytes) const = 0;
   /// The tensors that exist and have elements. Only of a problem from `for_timing`.
   [[nodiscard]] virtual std::vector<Tensor> tensors() const = 0;
-  /// Writes a tensor's pattern to `host` (`pattern_bytes` long): values under which every output stays
-  /// finite. Only of a problem from `for_timing`.
+  /// Writes a tensor's pattern to `host` (`pattern_bytes` long): values under which every output
+  /// stays finite. Only of a problem from `for_timing`.
   virtual void fill_pattern(std::size_t tensor, unsigned char* host) const = 0;
   /// Bytes that the definition must read and write at least once.
   [[nodiscard]] virtual std::int64_t floor_bytes() const noexcept = 0;
@@ -104,6 +108,7 @@ class OpProblem {
 
 /// What is worth timing here: the heuristic first, then the legal configs, at most kMaxCandidates,
 /// chosen by score. Errors: kUnsupported if no config is legal.
-[[nodiscard]] Result<std::vector<Config>> candidates(const OpProblem& problem, const DeviceLimits& limits);
+[[nodiscard]] Result<std::vector<Config>> candidates(const OpProblem& problem,
+                                                     const DeviceLimits& limits);
 
 }  // namespace scanjit::ops

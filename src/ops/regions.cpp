@@ -33,13 +33,15 @@ std::int64_t extent(const Region& region) noexcept {
 }  // namespace
 
 bool overlap(const Region& first, const Region& second) noexcept {
-  if (first.rows <= 0 || second.rows <= 0 || first.row_bytes <= 0 || second.row_bytes <= 0) return false;
+  if (first.rows <= 0 || second.rows <= 0 || first.row_bytes <= 0 || second.row_bytes <= 0)
+    return false;
   const Region a = joined(first), b = joined(second);
   // Unsigned differences: addresses may lie on both sides of 2^63.
   const bool b_after = b.base >= a.base;
   const std::uintptr_t gap = b_after ? b.base - a.base : a.base - b.base;
   if (gap >= static_cast<std::uintptr_t>(extent(b_after ? a : b))) return false;
-  const std::int64_t distance = b_after ? static_cast<std::int64_t>(gap) : -static_cast<std::int64_t>(gap);
+  const std::int64_t distance =
+      b_after ? static_cast<std::int64_t>(gap) : -static_cast<std::int64_t>(gap);
 
   if (a.rows == 1 && b.rows == 1) return true;
   if (a.rows == 1) return meet(a, b, distance, b.stride_bytes);

@@ -22,15 +22,18 @@ Status check_op(const std::string& op) {
 }
 
 // Fields that shapes and keys spell alike.
-Status fill_words(const std::string& gate, const std::vector<std::string>& optional, GatedDeltaHProblem& problem) {
+Status fill_words(const std::string& gate, const std::vector<std::string>& optional,
+                  GatedDeltaHProblem& problem) {
   if (gate != "none" && gate != "g" && gate != "gk" && gate != "g+gk") {
-    return invalid_argument("gate is \"" + gate + "\"; for gated_delta_h it must be none, g, gk or g+gk");
+    return invalid_argument("gate is \"" + gate +
+                            "\"; for gated_delta_h it must be none, g, gk or g+gk");
   }
   problem.has_g = gate == "g" || gate == "g+gk";
   problem.has_gk = gate == "gk" || gate == "g+gk";
   for (const std::string& name : optional) {
     if (name != "h" && name != "h0" && name != "ht" && name != "v_new") {
-      return invalid_argument("optional tensor \"" + name + "\" is unknown; gated_delta_h has h, h0, ht and v_new");
+      return invalid_argument("optional tensor \"" + name +
+                              "\" is unknown; gated_delta_h has h, h0, ht and v_new");
     }
   }
   problem.has_h = has_word(optional, "h");
@@ -49,7 +52,9 @@ Status fill_lengths(std::int64_t N, std::int64_t T, bool packed, GatedDeltaHProb
     return {};
   }
   const auto tokens = checked_multiply(N, T);
-  if (!tokens) return invalid_argument("N * T = " + std::to_string(N) + " * " + std::to_string(T) + " overflows 63 bits");
+  if (!tokens)
+    return invalid_argument("N * T = " + std::to_string(N) + " * " + std::to_string(T) +
+                            " overflows 63 bits");
   problem.B = 1;
   problem.sequences = N;
   problem.T = *tokens;
@@ -87,10 +92,12 @@ Result<std::shared_ptr<const OpProblem>> make_problem(const tuning::Shape& shape
   return made(problem);
 }
 
-Result<std::shared_ptr<const OpProblem>> make_problem(const tuning::ShapeKey& key, const tuning::MeasuredPoint& point) {
+Result<std::shared_ptr<const OpProblem>> make_problem(const tuning::ShapeKey& key,
+                                                      const tuning::MeasuredPoint& point) {
   SCANJIT_TRY(check_op(key.kernel));
   if (key.kernel_revision != scanjit::gated_delta_h::kKernelRevision) {
-    return unsupported("the key is of revision " + std::to_string(key.kernel_revision) + " of gated_delta_h; this is revision " +
+    return unsupported("the key is of revision " + std::to_string(key.kernel_revision) +
+                       " of gated_delta_h; this is revision " +
                        std::to_string(scanjit::gated_delta_h::kKernelRevision));
   }
   GatedDeltaHProblem problem;
@@ -103,7 +110,8 @@ Result<std::shared_ptr<const OpProblem>> make_problem(const tuning::ShapeKey& ke
   problem.gate_base = key.gate_base;
   problem.layout = key.layout;
   problem.numerics = key.numerics;
-  problem.cu_seqlens_type = problem.index_type = key.index == "i32" ? IndexType::kInt32 : IndexType::kInt64;
+  problem.cu_seqlens_type = problem.index_type =
+      key.index == "i32" ? IndexType::kInt32 : IndexType::kInt64;
   problem.has_h0_indices = key.pool == "h0" || key.pool == "h0+ht";
   problem.has_ht_indices = key.pool == "ht" || key.pool == "h0+ht";
   problem.aligned16 = key.alignment == 16;

@@ -22,9 +22,9 @@ namespace scanjit::ops {
 /// The same as the public struct, for tools that launch on tensors of their own.
 [[nodiscard]] Result<GatedDeltaHProblem> gated_delta_h_problem(const tuning::Shape& shape);
 
-/// A problem of this key (its source fields decide) at a point of its box: the kernels that it needs
-/// are the entry's. Errors: as above; kUnsupported if the key is of another kernel revision.
-[[nodiscard]] Result<std::shared_ptr<const OpProblem>> make_problem(const tuning::ShapeKey& key,
-                                                                    const tuning::MeasuredPoint& point);
+/// A problem of this key (its source fields decide) at a point of its box: the kernels that it
+/// needs are the entry's. Errors: as above; kUnsupported if the key is of another kernel revision.
+[[nodiscard]] Result<std::shared_ptr<const OpProblem>> make_problem(
+    const tuning::ShapeKey& key, const tuning::MeasuredPoint& point);
 
 }  // namespace scanjit::ops

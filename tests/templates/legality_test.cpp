@@ -1,5 +1,5 @@
-// The op's legality rule against the template's own assertions: what is legal compiles without spilling,
-// and what breaks an assertion of the template is illegal.
+// The op's legality rule against the template's own assertions: what is legal compiles without
+// spilling, and what breaks an assertion of the template is illegal.
 
 #include <random>
 
@@ -62,8 +62,9 @@ TEST_CASE("whatever config is legal compiles without spills", "[templates]") {
     const Config config = space[random() % space.size()];
     if (!(*op)->legal(config, h200()).ok()) continue;
     sources.push_back((*op)->stages(config).back().source);
-    names.push_back(to_string(config) + " K=" + std::to_string(problem.K) + " V=" + std::to_string(problem.V) +
-                    " BT=" + std::to_string(problem.BT) + " aligned16=" + std::to_string(problem.aligned16) +
+    names.push_back(to_string(config) + " K=" + std::to_string(problem.K) +
+                    " V=" + std::to_string(problem.V) + " BT=" + std::to_string(problem.BT) +
+                    " aligned16=" + std::to_string(problem.aligned16) +
                     " gk=" + std::to_string(problem.has_gk));
   }
   const auto binaries = (*provider)->get_all(sources, "sm_90a");
@@ -75,7 +76,8 @@ TEST_CASE("whatever config is legal compiles without spills", "[templates]") {
   }
 }
 
-TEST_CASE("what breaks a rule of the template is illegal, and the template says which", "[templates]") {
+TEST_CASE("what breaks a rule of the template is illegal, and the template says which",
+          "[templates]") {
   if (nvrtc_or_skip() == nullptr) return;
   jit::KernelProviderOptions options;
   options.environment = read_environment();

@@ -1,8 +1,8 @@
 // A pack written without a GPU, and an engine that lives off it.
 
+#include "engine/pack.hpp"
 #include "core/environment.hpp"
 #include "engine/internals.hpp"
-#include "engine/pack.hpp"
 #include "fixture.hpp"
 #include "ops/gated_delta_h.hpp"
 #include "os/memory_file_system.hpp"
@@ -29,7 +29,8 @@ GatedDeltaHProblem layer() {
 
 }  // namespace
 
-TEST_CASE("a pack of one entry serves an engine that has neither compiler nor cache", "[templates]") {
+TEST_CASE("a pack of one entry serves an engine that has neither compiler nor cache",
+          "[templates]") {
   if (nvrtc_or_skip() == nullptr) return;
   FakeDriver driver;
   const auto facts = cuda::device_facts(driver.api(), 0, nullptr);
@@ -46,7 +47,8 @@ TEST_CASE("a pack of one entry serves an engine that has neither compiler nor ca
   record.measured_at = {{100, 64}};
   record.default_config = *(*op)->heuristic(limits);
   for (const Config& config : (*op)->space().all()) {
-    if (config != record.default_config && (*op)->legal(config, limits).ok()) record.config = config;
+    if (config != record.default_config && (*op)->legal(config, limits).ok())
+      record.config = config;
   }
   record.us = {10, 9, 11, 9};
   record.default_us = 12;

@@ -8,14 +8,16 @@ namespace {
 // A stream that captures while this lives.
 class Capture {
  public:
-  Capture(const cuda::DriverApi& api, cuda::CUstream stream, cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL)
+  Capture(const cuda::DriverApi& api, cuda::CUstream stream,
+          cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL)
       : api_(api), stream_(stream) {
     REQUIRE(api_.cuStreamBeginCapture(stream, mode) == cuda::CUDA_SUCCESS);
   }
   /// Whether nothing has invalidated it.
   [[nodiscard]] bool end() {
     cuda::CUgraph graph = nullptr;
-    const bool good = api_.cuStreamEndCapture(stream_, &graph) == cuda::CUDA_SUCCESS && graph != nullptr;
+    const bool good =
+        api_.cuStreamEndCapture(stream_, &graph) == cuda::CUDA_SUCCESS && graph != nullptr;
     if (graph != nullptr) api_.cuGraphDestroy(graph);
     return good;
   }
@@ -27,7 +29,8 @@ class Capture {
 
 }  // namespace
 
-TEST_CASE("with a plan at hand a capturing stream is launched on and nothing is asked", "[engine]") {
+TEST_CASE("with a plan at hand a capturing stream is launched on and nothing is asked",
+          "[engine]") {
   EngineWorld world;
   world.options.tune_mode = TuneMode::kOff;
   const GatedDeltaHProblem problem = small_layer();
@@ -59,7 +62,8 @@ TEST_CASE("without one a capture gets a miss that names the key, and goes on", "
     CHECK(miss.message().find("kernel=gated_delta_h") != std::string::npos);
     CHECK(world.driver.launches().empty());
     CHECK(capture.end());
-    CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, stream).ok());  // no longer capturing
+    CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, stream)
+              .ok());  // no longer capturing
     world.driver.clear_launches();
   }
 }
@@ -116,9 +120,11 @@ TEST_CASE("the legacy stream beside a capturing blocking stream counts as captur
   world.stock(problem);
   CurrentContext context(world.driver);
   cuda::CUstream blocking = nullptr;
-  REQUIRE(world.driver.api().cuStreamCreateWithPriority(&blocking, cuda::CU_STREAM_DEFAULT, 0) == cuda::CUDA_SUCCESS);
+  REQUIRE(world.driver.api().cuStreamCreateWithPriority(&blocking, cuda::CU_STREAM_DEFAULT, 0) ==
+          cuda::CUDA_SUCCESS);
   auto engine = world.engine();
   Capture capture(world.driver.api(), blocking);
-  CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() == ErrorCode::kCaptureMiss);
+  CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
+        ErrorCode::kCaptureMiss);
   CHECK(capture.end());
 }

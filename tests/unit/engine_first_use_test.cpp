@@ -24,7 +24,8 @@ std::vector<Config> two_others(EngineWorld& world, const GatedDeltaHProblem& pro
   static_cast<void>(fresh(heuristic));
   std::vector<Config> configs;
   for (const Config& config : op->space().all()) {
-    if (op->legal(config, world.limits()).ok() && config != heuristic && fresh(config)) configs.push_back(config);
+    if (op->legal(config, world.limits()).ok() && config != heuristic && fresh(config))
+      configs.push_back(config);
     if (configs.size() == 2) break;
   }
   return configs;
@@ -78,7 +79,8 @@ TEST_CASE("nothing forbidden is called while timing", "[engine]") {
   CurrentContext context(world.driver);
   auto engine = world.engine();
   REQUIRE(engine->plan(problem).ok());
-  for (const char* call : {"cuMemAlloc", "cuMemFree", "cuModuleUnload", "cuCtxSynchronize"}) CHECK(world.driver.calls(call) == 0);
+  for (const char* call : {"cuMemAlloc", "cuMemFree", "cuModuleUnload", "cuCtxSynchronize"})
+    CHECK(world.driver.calls(call) == 0);
 }
 
 TEST_CASE("without a short list for the architecture nothing is timed", "[engine]") {
@@ -147,7 +149,8 @@ TEST_CASE("a candidate with other bits is rejected, however fast", "[engine]") {
       [&](const FakeLaunch& launch, const void* params) {
         scanjit::gated_delta_h::ScanParams scan;
         std::memcpy(&scan, params, sizeof(scan));
-        const bool other = launch.block[0] == static_cast<unsigned>(wrong.threads) && launch.smem_bytes == static_cast<unsigned>(wrong.smem_bytes);
+        const bool other = launch.block[0] == static_cast<unsigned>(wrong.threads) &&
+                           launch.smem_bytes == static_cast<unsigned>(wrong.smem_bytes);
         static_cast<unsigned char*>(scan.v_new)[17] = other ? 2 : 1;
       },
       sizeof(scanjit::gated_delta_h::ScanParams));
@@ -173,7 +176,8 @@ TEST_CASE("an entry of another driver is timed again, three configs at most", "[
   {
     auto engine = world.engine();
     REQUIRE(engine->plan(problem).ok());
-    auto record = *engine::internals(*engine).store->find_exact(made(problem)->key_query(), {})->record;
+    auto record =
+        *engine::internals(*engine).store->find_exact(made(problem)->key_query(), {})->record;
     record.toolchain.driver = "400.0";
     REQUIRE(engine::internals(*engine).store->publish(record).ok());
   }
@@ -234,7 +238,8 @@ TEST_CASE("large tensors are timed on what fits, cold sets rotate", "[engine]") 
 
   options.scratch_limit = 64 << 20;
   options.l2 = engine::L2Policy::kCold;
-  const auto cold = engine::OpTimer::create(engine::internals(*engine), made(small_layer(2, 128)), options);
+  const auto cold =
+      engine::OpTimer::create(engine::internals(*engine), made(small_layer(2, 128)), options);
   REQUIRE(cold.ok());
   CHECK(std::string(cold->l2()) == "cold");
   CHECK(cold->sets() > 1);
@@ -269,7 +274,9 @@ TEST_CASE("whatever driver call fails, first use serves, and gives everything ba
     const auto now = world.driver.live();
     // What could not be given back because just that call failed is one object.
     CHECK(now.allocations - live.allocations <= 1);
-    CHECK(now.streams - live.streams + now.events - live.events + now.graph_execs - live.graph_execs + now.pools - live.pools <= 1);
+    CHECK(now.streams - live.streams + now.events - live.events + now.graph_execs -
+              live.graph_execs + now.pools - live.pools <=
+          1);
   }
   CHECK(ended);
   CHECK(served > 50);

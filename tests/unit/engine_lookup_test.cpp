@@ -43,10 +43,12 @@ TEST_CASE("looking up and launching a planned key allocates nothing", "[engine]"
     }
     CHECK(allocations == before);
   }
-  // A launch's own allocations: the fake driver makes some in its calls, so all but those are counted by
-  // a table that launches nothing.
+  // A launch's own allocations: the fake driver makes some in its calls, so all but those are
+  // counted by a table that launches nothing.
   cuda::DriverApi quiet = world.driver.api();
-  quiet.cuLaunchKernelEx = [](const cuda::CUlaunchConfig*, cuda::CUfunction, void**, void**) { return cuda::CUDA_SUCCESS; };
+  quiet.cuLaunchKernelEx = [](const cuda::CUlaunchConfig*, cuda::CUfunction, void**, void**) {
+    return cuda::CUDA_SUCCESS;
+  };
   engine::Parts parts = world.parts();
   parts.api = &quiet;
   engine::KernelLoader loader;
@@ -65,7 +67,8 @@ TEST_CASE("a table of many plans finds each, while it grows under its readers", 
   engine::PlanTable table;
   const auto key_of = [](std::int64_t i) {
     GatedDeltaHProblem problem = layer(1, 64 * i);
-    return engine::PlanKey{ops::GatedDeltaH::words(problem), static_cast<unsigned long long>(1 + i % 3)};
+    return engine::PlanKey{ops::GatedDeltaH::words(problem),
+                           static_cast<unsigned long long>(1 + i % 3)};
   };
   constexpr std::int64_t kPlans = 5000;
   std::atomic<std::int64_t> made_so_far{0};
@@ -77,7 +80,8 @@ TEST_CASE("a table of many plans finds each, while it grows under its readers", 
       while (true) {
         const std::int64_t made = made_so_far.load(std::memory_order_acquire);
         if (made > 0) {
-          const std::int64_t i = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(made));
+          const std::int64_t i =
+              static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(made));
           const auto* entry = table.find(key_of(i));
           if (entry == nullptr || !(entry->key == key_of(i))) wrong = true;
         }
@@ -99,14 +103,17 @@ TEST_CASE("a table of many plans finds each, while it grows under its readers", 
 
 TEST_CASE("a planned key is found in a fraction of a microsecond", "[engine]") {
   engine::PlanTable table;
-  for (std::int64_t i = 0; i < 1000; ++i) table.put({{ops::GatedDeltaH::words(layer(1, i)), 1}, nullptr, true});
+  for (std::int64_t i = 0; i < 1000; ++i)
+    table.put({{ops::GatedDeltaH::words(layer(1, i)), 1}, nullptr, true});
   const GatedDeltaHProblem problem = layer(1, 500);
   double best_ns = 1e9;
   std::uintptr_t sum = 0;
   for (int round = 0; round < 20; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < 1000; ++i) sum += reinterpret_cast<std::uintptr_t>(table.find({ops::GatedDeltaH::words(problem), 1}));
-    const std::chrono::duration<double, std::nano> passed = std::chrono::steady_clock::now() - begin;
+    for (int i = 0; i < 1000; ++i)
+      sum += reinterpret_cast<std::uintptr_t>(table.find({ops::GatedDeltaH::words(problem), 1}));
+    const std::chrono::duration<double, std::nano> passed =
+        std::chrono::steady_clock::now() - begin;
     best_ns = std::min(best_ns, passed.count() / 1000);
   }
   CHECK(sum != 0);

@@ -12,7 +12,8 @@ using namespace scanjit::test;
 
 namespace {
 
-tuning::Record record_for(EngineWorld& world, Engine& engine, const GatedDeltaHProblem& problem, const Config& config) {
+tuning::Record record_for(EngineWorld& world, Engine& engine, const GatedDeltaHProblem& problem,
+                          const Config& config) {
   tuning::Record record;
   const auto op = made(problem);
   record.key = engine::internals(engine).store->key_of(op->key_query());
@@ -25,7 +26,8 @@ tuning::Record record_for(EngineWorld& world, Engine& engine, const GatedDeltaHP
   return record;
 }
 
-Config other_than(const Config& taken, const GatedDeltaHProblem& problem, const ops::DeviceLimits& limits) {
+Config other_than(const Config& taken, const GatedDeltaHProblem& problem,
+                  const ops::DeviceLimits& limits) {
   for (const Config& config : made(problem)->space().all()) {
     if (config != taken && made(problem)->legal(config, limits).ok()) return config;
   }
@@ -34,7 +36,8 @@ Config other_than(const Config& taken, const GatedDeltaHProblem& problem, const 
 
 }  // namespace
 
-TEST_CASE("a plan is made once, launches on the caller's stream and leaves the thread as it was", "[engine]") {
+TEST_CASE("a plan is made once, launches on the caller's stream and leaves the thread as it was",
+          "[engine]") {
   EngineWorld world;
   world.options.tune_mode = TuneMode::kOff;
   GatedDeltaHProblem problem = packed_layer(70, 7000);
@@ -66,7 +69,8 @@ TEST_CASE("a plan is made once, launches on the caller's stream and leaves the t
   }
 
   const std::int64_t loads = world.driver.calls("cuModuleLoadData");
-  for (int i = 0; i < 10; ++i) REQUIRE(engine->gated_delta_h(problem, args, workspace_of(1024), stream).ok());
+  for (int i = 0; i < 10; ++i)
+    REQUIRE(engine->gated_delta_h(problem, args, workspace_of(1024), stream).ok());
   CHECK(world.driver.calls("cuModuleLoadData") == loads);
   const EngineStats stats = engine->stats();
   CHECK(stats.plans == 1);
@@ -86,7 +90,8 @@ TEST_CASE("bad arguments launch nothing", "[engine]") {
   auto engine = world.engine();
   GatedDeltaHArgs args = far_apart(problem);
   args.h = args.v_new;
-  CHECK(engine->gated_delta_h(problem, args, {}, context.stream()).code() == ErrorCode::kInvalidArgument);
+  CHECK(engine->gated_delta_h(problem, args, {}, context.stream()).code() ==
+        ErrorCode::kInvalidArgument);
   GatedDeltaHProblem bad = problem;
   bad.K = 257;
   CHECK(engine->plan(bad).status().code() == ErrorCode::kInvalidArgument);
@@ -121,7 +126,8 @@ TEST_CASE("tune modes say where a config may come from", "[engine]") {
     CHECK(miss.code() == ErrorCode::kNotFound);
     CHECK(miss.message().find("kernel=gated_delta_h") != std::string::npos);
     CHECK(engine->why(problem).status().code() == ErrorCode::kNotFound);
-    REQUIRE(engine::internals(*engine).store->publish(record_for(world, *engine, problem, tuned)).ok());
+    REQUIRE(
+        engine::internals(*engine).store->publish(record_for(world, *engine, problem, tuned)).ok());
     const auto plan = engine->plan(problem);
     REQUIRE(plan.ok());
     CHECK(plan->why().config == tuned);
@@ -156,14 +162,17 @@ TEST_CASE("a neighbour's entry serves, and is told apart from an exact one", "[e
   world.stock(without);
   CurrentContext context(world.driver);
   auto engine = world.engine();
-  const Config tuned = other_than(*made(problem)->heuristic(world.limits()), problem, world.limits());
+  const Config tuned =
+      other_than(*made(problem)->heuristic(world.limits()), problem, world.limits());
   CHECK(engine->why(f16)->source == PickSource::kHeuristic);
-  REQUIRE(engine::internals(*engine).store->publish(record_for(world, *engine, problem, tuned)).ok());
-  const std::pair<GatedDeltaHProblem, PickSource> steps[] = {{problem, PickSource::kExact},
-                                                             {without, PickSource::kOtherOptionalSet},
-                                                             {f16, PickSource::kOtherDtype},
-                                                             {longer, PickSource::kNeighbourChunks},
-                                                             {wider, PickSource::kNeighbourWidth}};
+  REQUIRE(
+      engine::internals(*engine).store->publish(record_for(world, *engine, problem, tuned)).ok());
+  const std::pair<GatedDeltaHProblem, PickSource> steps[] = {
+      {problem, PickSource::kExact},
+      {without, PickSource::kOtherOptionalSet},
+      {f16, PickSource::kOtherDtype},
+      {longer, PickSource::kNeighbourChunks},
+      {wider, PickSource::kNeighbourWidth}};
   for (const auto& [asked, source] : steps) {
     const auto plan = engine->plan(asked);
     REQUIRE(plan.ok());
@@ -182,9 +191,11 @@ TEST_CASE("a pick that does not load falls to its alternates, then to the heuris
   world.stock(problem, heuristic);  // no machine code of another, and no compiler
   CurrentContext context(world.driver);
   auto engine = world.engine();
-  tuning::Record record = record_for(world, *engine, problem, other_than(heuristic, problem, world.limits()));
+  tuning::Record record =
+      record_for(world, *engine, problem, other_than(heuristic, problem, world.limits()));
   REQUIRE(engine::internals(*engine).store->publish(record).ok());
-  if (cuda::loaded_nvrtc() != nullptr) return;  // another test of this process has loaded a compiler
+  if (cuda::loaded_nvrtc() != nullptr)
+    return;  // another test of this process has loaded a compiler
   const auto plan = engine->plan(problem);
   REQUIRE(plan.ok());
   CHECK(plan->why().config == heuristic);
@@ -251,7 +262,8 @@ TEST_CASE("each context has plans of its own, and one of another device is refus
     const auto second_stream = second.stream();
     CHECK(engine->plan(problem).ok());
     CHECK(engine->stats().plans == 2);
-    CHECK(plan->launch(far_apart(problem), {}, second_stream).code() == ErrorCode::kInvalidArgument);
+    CHECK(plan->launch(far_apart(problem), {}, second_stream).code() ==
+          ErrorCode::kInvalidArgument);
     // The stream's context decides, not the current one.
     CHECK(plan->launch(far_apart(problem), {}, first_stream).ok());
     CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, first_stream).ok());
@@ -299,7 +311,8 @@ TEST_CASE("a sticky fault is latched", "[engine]") {
   const auto launches = world.driver.calls("cuLaunchKernelEx");
   CHECK(plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kDeviceLost);
   CHECK(engine->plan(problem).status().code() == ErrorCode::kDeviceLost);
-  CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() == ErrorCode::kDeviceLost);
+  CHECK(engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
+        ErrorCode::kDeviceLost);
   CHECK(world.driver.calls("cuLaunchKernelEx") == launches);
 
   auto other = world.engine();
@@ -321,10 +334,12 @@ TEST_CASE("after a fork every call is unsupported", "[engine]") {
   REQUIRE(plan.ok());
   const pid_t child = fork();
   if (child == 0) {
-    const bool right = engine->plan(problem).status().code() == ErrorCode::kUnsupported &&
-                       plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kUnsupported &&
-                       engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() == ErrorCode::kUnsupported &&
-                       engine->why(problem).status().code() == ErrorCode::kUnsupported;
+    const bool right =
+        engine->plan(problem).status().code() == ErrorCode::kUnsupported &&
+        plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kUnsupported &&
+        engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
+            ErrorCode::kUnsupported &&
+        engine->why(problem).status().code() == ErrorCode::kUnsupported;
     { Engine ends = std::move(engine).value(); }
     _exit(right ? 0 : 1);
   }
@@ -342,7 +357,8 @@ TEST_CASE("a config named by the caller is used as it is", "[engine]") {
   world.stock(problem);
   CurrentContext context(world.driver);
   auto engine = world.engine();
-  const Config config = other_than(*made(problem)->heuristic(world.limits()), problem, world.limits());
+  const Config config =
+      other_than(*made(problem)->heuristic(world.limits()), problem, world.limits());
   const auto plan = engine->plan_with(problem, config);
   REQUIRE(plan.ok());
   CHECK(plan->why().config == config);
@@ -368,7 +384,9 @@ TEST_CASE("prewarm plans every problem and reports each", "[engine]") {
   CHECK(engine->stats().plans == 2);
 }
 
-TEST_CASE("whatever driver call fails, a plan is an error or works, and the thread is left as it was", "[engine]") {
+TEST_CASE(
+    "whatever driver call fails, a plan is an error or works, and the thread is left as it was",
+    "[engine]") {
   const GatedDeltaHProblem problem = small_layer();
   EngineWorld world;
   world.options.tune_mode = TuneMode::kOff;

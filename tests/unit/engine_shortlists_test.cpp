@@ -7,8 +7,9 @@ using engine::Shortlist;
 using engine::Shortlists;
 
 TEST_CASE("shortlists survive a round trip, and the most particular list applies", "[engine]") {
-  const Shortlists lists({{"gated_delta_h", 2, "sm_90a", "any", {{64, 64, 2, 4}}},
-                          {"gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16", {{32, 64, 4, 8}, {64, 128, 2, 4}}}});
+  const Shortlists lists(
+      {{"gated_delta_h", 2, "sm_90a", "any", {{64, 64, 2, 4}}},
+       {"gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16", {{32, 64, 4, 8}, {64, 128, 2, 4}}}});
   const auto back = Shortlists::from_json(lists.to_json());
   REQUIRE(back.ok());
   CHECK(back->lists() == lists.lists());
@@ -22,8 +23,11 @@ TEST_CASE("shortlists survive a round trip, and the most particular list applies
 }
 
 TEST_CASE("a malformed shortlist is corrupt and says where", "[engine]") {
-  const auto list = [](const std::string& inside) { return R"({"schema": "scanjit-shortlists/1", "lists": [{)" + inside + "}]}"; };
-  const std::string good = R"("kernel": "k", "kernel_revision": 1, "arch": "sm_90a", "source_class": "any", "configs": )";
+  const auto list = [](const std::string& inside) {
+    return R"({"schema": "scanjit-shortlists/1", "lists": [{)" + inside + "}]}";
+  };
+  const std::string good =
+      R"("kernel": "k", "kernel_revision": 1, "arch": "sm_90a", "source_class": "any", "configs": )";
   const std::pair<std::string, const char*> rows[] = {
       {"", "no JSON"},
       {"[]", "no object"},
@@ -34,10 +38,16 @@ TEST_CASE("a malformed shortlist is corrupt and says where", "[engine]") {
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1}])"), "warps"},
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 0}])"), "warps"},
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1e9}])"), "warps"},
-      {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1}, {"bv": 1, "bk": 1, "stages": 1, "warps": 1}])"), "twice"},
-      {list(good + R"([{"bv":1,"bk":1,"stages":1,"warps":1},{"bv":1,"bk":1,"stages":1,"warps":2},{"bv":1,"bk":1,"stages":1,"warps":3},
+      {list(
+           good +
+           R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1}, {"bv": 1, "bk": 1, "stages": 1, "warps": 1}])"),
+       "twice"},
+      {list(
+           good +
+           R"([{"bv":1,"bk":1,"stages":1,"warps":1},{"bv":1,"bk":1,"stages":1,"warps":2},{"bv":1,"bk":1,"stages":1,"warps":3},
                        {"bv":1,"bk":1,"stages":1,"warps":4},{"bv":1,"bk":1,"stages":1,"warps":5},{"bv":1,"bk":1,"stages":1,"warps":6},
-                       {"bv":1,"bk":1,"stages":1,"warps":7}])"), "1 to 6"},
+                       {"bv":1,"bk":1,"stages":1,"warps":7}])"),
+       "1 to 6"},
   };
   for (const auto& [text, word] : rows) {
     INFO(text);

@@ -1,6 +1,6 @@
 #pragma once
-// An engine without a GPU, a disk or a compiler: a fake driver, files in memory, and a pack that holds
-// made-up machine code for every config.
+// An engine without a GPU, a disk or a compiler: a fake driver, files in memory, and a pack that
+// holds made-up machine code for every config.
 #include <map>
 #include <optional>
 #include <string>
@@ -93,7 +93,8 @@ class EngineWorld {
 
   /// A shortlist of these configs for every source class.
   void shortlist(const std::vector<Config>& configs) {
-    engine::Shortlists list({{"gated_delta_h", made(small_layer())->key_query().key.kernel_revision, "sm_90a", "any", configs}});
+    engine::Shortlists list({{"gated_delta_h", made(small_layer())->key_query().key.kernel_revision,
+                              "sm_90a", "any", configs}});
     shortlists = list.to_json();
   }
 
@@ -141,7 +142,8 @@ class CurrentContext {
   [[nodiscard]] cuda::CUcontext get() const { return context_; }
   [[nodiscard]] cuda::CUstream stream() {
     cuda::CUstream made = nullptr;
-    REQUIRE(api_.cuStreamCreateWithPriority(&made, cuda::CU_STREAM_NON_BLOCKING, 0) == cuda::CUDA_SUCCESS);
+    REQUIRE(api_.cuStreamCreateWithPriority(&made, cuda::CU_STREAM_NON_BLOCKING, 0) ==
+            cuda::CUDA_SUCCESS);
     return made;
   }
 

@@ -35,13 +35,15 @@ void check_sentence(const Status& status, ErrorCode code, const std::vector<std:
 
 template <class T>
 T* moved(T* pointer, std::ptrdiff_t bytes) {
-  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) + static_cast<std::uintptr_t>(bytes));
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) +
+                              static_cast<std::uintptr_t>(bytes));
 }
 
 }  // namespace
 
 TEST_CASE("a bad problem is refused with a sentence that names field, value and bound", "[ops]") {
   const auto invalid = ErrorCode::kInvalidArgument;
+  // clang-format off
   const std::vector<BadProblem> rows = {
       {"K 0", [](auto& p) { p.K = 0; }, invalid, {"K is 0", "1 to 256"}},
       {"K 257", [](auto& p) { p.K = 257; }, invalid, {"K is 257", "1 to 256"}},
@@ -91,6 +93,7 @@ TEST_CASE("a bad problem is refused with a sentence that names field, value and 
        invalid, {"T is 3000000000", "int32"}},
       {"N*(BT-1) overflows", [](auto& p) { p.packed = true; p.B = 1; p.sequences = kHuge; p.has_h0 = p.has_ht = false; }, invalid, {"overflows"}},
   };
+  // clang-format on
   for (const BadProblem& row : rows) {
     INFO(row.what);
     GatedDeltaHProblem problem = layer(4, 1024);
@@ -106,9 +109,14 @@ TEST_CASE("a bad problem is refused with a sentence that names field, value and 
 TEST_CASE("bad addresses are refused before a launch", "[ops]") {
   const auto same = [](auto&) {};
   const auto pack = [](GatedDeltaHProblem& p) { p = packed_layer(4, 4096); };
-  const auto pool = [](GatedDeltaHProblem& p) { p.has_h0_indices = p.has_ht_indices = true; p.h0_slots = p.ht_slots = 9; };
-  static const std::int64_t negative[] = {0, -1, 4096, 4096, 4096}, decreasing[] = {0, 100, 99, 4096, 4096}, past[] = {0, 1, 2, 3, 4097};
+  const auto pool = [](GatedDeltaHProblem& p) {
+    p.has_h0_indices = p.has_ht_indices = true;
+    p.h0_slots = p.ht_slots = 9;
+  };
+  static const std::int64_t negative[] = {0, -1, 4096, 4096, 4096},
+                            decreasing[] = {0, 100, 99, 4096, 4096}, past[] = {0, 1, 2, 3, 4097};
   const std::int64_t state = 32 * 128 * 128 * 4;  // bytes
+  // clang-format off
   const std::vector<BadArgs> rows = {
       {"k null", same, [](auto& a) { a.k = nullptr; }, {"k is null"}},
       {"w null", same, [](auto& a) { a.w = nullptr; }, {"w is null"}},
@@ -145,6 +153,7 @@ TEST_CASE("bad addresses are refused before a launch", "[ops]") {
       {"host lengths of dense", same, [](auto& a) { a.host_cu_seqlens = past; }, {"host_cu_seqlens", "not packed"}},
       {"capacity without host copy", [=](auto& p) { pack(p); p.chunk_capacity = 66; }, [](auto&) {}, {"chunk_capacity is 66", "= 67"}},
   };
+  // clang-format on
   for (const BadArgs& row : rows) {
     INFO(row.what);
     GatedDeltaHProblem problem = layer(4, 1024);
@@ -172,7 +181,8 @@ TEST_CASE("what aliasing allows", "[ops]") {
   args.v_new = far_apart(problem).v_new;
   CHECK(op->check_args(args, {}).ok());
 
-  // k, w, u and v_new as slices of one buffer with one token stride: 2048 + 3 * 4096 elements a token.
+  // k, w, u and v_new as slices of one buffer with one token stride: 2048 + 3 * 4096 elements a
+  // token.
   problem.k_stride = problem.w_stride = problem.u_stride = problem.v_new_stride = 2048 + 3 * 4096;
   const auto fused = made(problem);
   args = far_apart(problem);
@@ -222,7 +232,8 @@ TEST_CASE("a host copy of the lengths decides how many chunks are needed", "[ops
   CHECK(op->check_args(args, {}).ok());
   args.host_cu_seqlens = five;
   const Status status = op->check_args(args, {});
-  CHECK(status.message().find("room for 4 chunks, but host_cu_seqlens makes 6") != std::string::npos);
+  CHECK(status.message().find("room for 4 chunks, but host_cu_seqlens makes 6") !=
+        std::string::npos);
 }
 
 TEST_CASE("the workspace is bounded by a pure function and checked", "[ops]") {
@@ -241,9 +252,12 @@ TEST_CASE("the workspace is bounded by a pure function and checked", "[ops]") {
   problem.has_h = true;
   const auto op = made(problem);
   const GatedDeltaHArgs args = far_apart(problem);
-  CHECK(op->check_args(args, {}).message().find("workspace is 0 bytes; this problem needs 512") != std::string::npos);
+  CHECK(op->check_args(args, {}).message().find("workspace is 0 bytes; this problem needs 512") !=
+        std::string::npos);
   CHECK_FALSE(op->check_args(args, workspace_of(511)).ok());
   CHECK(op->check_args(args, workspace_of(512)).ok());
   CHECK_FALSE(op->check_args(args, {moved(workspace_of(512).data, 64), 512}).ok());
-  CHECK(op->check_args(args, {const_cast<void*>(args.k), 512}).message().find("workspace overlaps k") != std::string::npos);
+  CHECK(op->check_args(args, {const_cast<void*>(args.k), 512})
+            .message()
+            .find("workspace overlaps k") != std::string::npos);
 }

@@ -9,8 +9,10 @@
 using namespace scanjit;
 using namespace scanjit::test;
 
-TEST_CASE("an H200 has at least 16 legal configs at K = V = 128, and at most 32 are timed", "[ops]") {
-  for (const auto& problem : {layer(1, 16), layer(16, 1024), layer(64, 61440), packed_layer(32, 8192)}) {
+TEST_CASE("an H200 has at least 16 legal configs at K = V = 128, and at most 32 are timed",
+          "[ops]") {
+  for (const auto& problem :
+       {layer(1, 16), layer(16, 1024), layer(64, 61440), packed_layer(32, 8192)}) {
     const auto list = ops::candidates(*made(problem), h200());
     REQUIRE(list.ok());
     CHECK(list->size() >= 16);
@@ -19,7 +21,9 @@ TEST_CASE("an H200 has at least 16 legal configs at K = V = 128, and at most 32 
     for (const Config& config : *list) CHECK(made(problem)->legal(config, h200()).ok());
     // Every parameter varies.
     std::set<int> bv, bk, stages, warps;
-    for (const Config& config : *list) bv.insert(config.bv), bk.insert(config.bk), stages.insert(config.stages), warps.insert(config.warps);
+    for (const Config& config : *list)
+      bv.insert(config.bv), bk.insert(config.bk), stages.insert(config.stages),
+          warps.insert(config.warps);
     CHECK(std::min({bv.size(), bk.size(), stages.size(), warps.size()}) >= 2);
   }
 }
@@ -71,7 +75,9 @@ TEST_CASE("a legal config keeps within the device and the template's rules", "[o
 
 TEST_CASE("configs outside the space are illegal, whatever their values", "[ops]") {
   const auto op = made(layer(4, 1024));
-  for (const Config& config : {Config{0, 0, 0, 0}, Config{48, 64, 2, 3}, Config{64, 16, 2, 4}, Config{64, 64, 5, 4}, Config{-64, 64, 2, 4}, Config{64, 64, 2, 32}}) {
+  for (const Config& config :
+       {Config{0, 0, 0, 0}, Config{48, 64, 2, 3}, Config{64, 16, 2, 4}, Config{64, 64, 5, 4},
+        Config{-64, 64, 2, 4}, Config{64, 64, 2, 32}}) {
     CHECK_FALSE(op->legal(config, h200()).ok());
   }
 }
@@ -94,8 +100,10 @@ TEST_CASE("the heuristic is narrow where blocks are few and wider where they are
       const auto config = made(problem)->heuristic(limits);
       REQUIRE(config.ok());
       INFO("N " << N << " HV " << HV << ": " << to_string(*config));
-      if (N * HV * 128 / 32 <= 132) CHECK(config->bv <= 32);
-      else CHECK(config->bv >= 64);
+      if (N * HV * 128 / 32 <= 132)
+        CHECK(config->bv <= 32);
+      else
+        CHECK(config->bv >= 64);
     }
   }
 }

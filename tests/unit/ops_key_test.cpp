@@ -16,14 +16,16 @@ tuning::ShapeKey key_of(const GatedDeltaHProblem& problem) {
   const auto op = made(problem);
   REQUIRE(op != nullptr);
   const tuning::KeyQuery query = op->key_query();
-  tuning::ShapeKey key = query.under({problem.HV, problem.V, tuning::default_width_starts(problem.HV, problem.V, 132)});
+  tuning::ShapeKey key = query.under(
+      {problem.HV, problem.V, tuning::default_width_starts(problem.HV, problem.V, 132)});
   REQUIRE(key.normalise().ok());
   return key;
 }
 
 std::vector<jit::KernelSource> sources_of(const GatedDeltaHProblem& problem) {
   std::vector<jit::KernelSource> sources;
-  for (const ops::Stage& stage : made(problem)->stages({32, 64, 2, 4})) sources.push_back(stage.source);
+  for (const ops::Stage& stage : made(problem)->stages({32, 64, 2, 4}))
+    sources.push_back(stage.source);
   return sources;
 }
 
@@ -57,7 +59,12 @@ TEST_CASE("whatever changes the code changes the key, and the plan's words", "[o
       [](auto& p) { p.cu_seqlens_type = p.index_type = IndexType::kInt32; },
       [](auto& p) { p.aligned16 = false; },
       [](auto& p) { p.u_stride = 32 * 128 + 4; },
-      [](auto& p) { p.packed = false; p.B = 100; p.sequences = 0; p.T = 128; },
+      [](auto& p) {
+        p.packed = false;
+        p.B = 100;
+        p.sequences = 0;
+        p.T = 128;
+      },
   };
   const GatedDeltaHProblem base = everything();
   std::set<std::string> keys{key_of(base).text()};
@@ -76,10 +83,8 @@ TEST_CASE("whatever changes the code changes the key, and the plan's words", "[o
 TEST_CASE("what only changes the speed is a class field", "[ops]") {
   const GatedDeltaHProblem base = everything();
   const std::vector<Change> changes = {
-      [](auto& p) { p.H = 32; },
-      [](auto& p) { p.HV = 64; },
-      [](auto& p) { p.sequences = 3; },
-      [](auto& p) { p.max_tokens = 8192; },
+      [](auto& p) { p.H = 32; },        [](auto& p) { p.HV = 64; },
+      [](auto& p) { p.sequences = 3; }, [](auto& p) { p.max_tokens = 8192; },
       [](auto& p) { p.T = 64; },
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {

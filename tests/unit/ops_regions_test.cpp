@@ -12,7 +12,8 @@ namespace {
 bool overlap_by_bytes(const Region& a, const Region& b) {
   std::vector<bool> used(4096);
   for (std::int64_t row = 0; row < a.rows; ++row) {
-    for (std::int64_t i = 0; i < a.row_bytes; ++i) used[a.base + static_cast<std::size_t>(row * a.stride_bytes + i)] = true;
+    for (std::int64_t i = 0; i < a.row_bytes; ++i)
+      used[a.base + static_cast<std::size_t>(row * a.stride_bytes + i)] = true;
   }
   for (std::int64_t row = 0; row < b.rows; ++row) {
     for (std::int64_t i = 0; i < b.row_bytes; ++i) {
@@ -26,7 +27,9 @@ bool overlap_by_bytes(const Region& a, const Region& b) {
 
 TEST_CASE("overlap agrees with marking every byte", "[ops]") {
   std::mt19937 random(7);
-  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
   int overlapping = 0, apart = 0;
   for (int round = 0; round < 200000; ++round) {
     const auto region = [&](std::int64_t stride) {
@@ -42,8 +45,9 @@ TEST_CASE("overlap agrees with marking every byte", "[ops]") {
     const bool expected = overlap_by_bytes(a, b);
     (expected ? overlapping : apart) += 1;
     if (overlap(a, b) != expected || overlap(b, a) != expected) {
-      FAIL("a: base " << a.base << " rows " << a.rows << " x " << a.row_bytes << " / " << a.stride_bytes << ", b: base " << b.base << " rows "
-                      << b.rows << " x " << b.row_bytes << " / " << b.stride_bytes << ", expected " << expected);
+      FAIL("a: base " << a.base << " rows " << a.rows << " x " << a.row_bytes << " / "
+                      << a.stride_bytes << ", b: base " << b.base << " rows " << b.rows << " x "
+                      << b.row_bytes << " / " << b.stride_bytes << ", expected " << expected);
     }
   }
   CHECK(overlapping > 10000);
@@ -53,7 +57,8 @@ TEST_CASE("overlap agrees with marking every byte", "[ops]") {
 TEST_CASE("slices of one fused buffer lie between each other's rows", "[ops]") {
   // Rows of 4096 bytes: q 1024, k 1024, v 2048; 2^40 tokens.
   const std::int64_t rows = std::int64_t{1} << 40;
-  const Region q{1 << 20, rows, 1024, 4096}, k{(1 << 20) + 1024, rows, 1024, 4096}, v{(1 << 20) + 2048, rows, 2048, 4096};
+  const Region q{1 << 20, rows, 1024, 4096}, k{(1 << 20) + 1024, rows, 1024, 4096},
+      v{(1 << 20) + 2048, rows, 2048, 4096};
   CHECK_FALSE(overlap(q, k));
   CHECK_FALSE(overlap(k, v));
   CHECK_FALSE(overlap(q, v));

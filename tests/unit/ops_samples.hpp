@@ -55,6 +55,8 @@ inline GatedDeltaHArgs far_apart(const GatedDeltaHProblem& p) {
   if (p.has_ht) args.ht = floats(13);
   return args;
 }
-inline Workspace workspace_of(std::int64_t bytes) { return {bytes > 0 ? reinterpret_cast<void*>(std::uintptr_t{15} << 44) : nullptr, bytes}; }
+inline Workspace workspace_of(std::int64_t bytes) {
+  return {bytes > 0 ? reinterpret_cast<void*>(std::uintptr_t{15} << 44) : nullptr, bytes};
+}
 
 }  // namespace scanjit::test

@@ -26,7 +26,8 @@ std::vector<T> synthesised(const ops::OpProblem& problem, std::size_t number) {
     problem.fill_pattern(number, pattern.data());
     std::vector<T> values(static_cast<std::size_t>(tensor.bytes) / sizeof(T));
     auto* to = reinterpret_cast<unsigned char*>(values.data());
-    for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.bytes); ++i) to[i] = pattern[i % pattern.size()];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.bytes); ++i)
+      to[i] = pattern[i % pattern.size()];
     return values;
   }
   return {};
@@ -34,7 +35,8 @@ std::vector<T> synthesised(const ops::OpProblem& problem, std::size_t number) {
 
 }  // namespace
 
-TEST_CASE("a problem is timed whole where it fits, else on fewer chunks of as many sequences", "[ops]") {
+TEST_CASE("a problem is timed whole where it fits, else on fewer chunks of as many sequences",
+          "[ops]") {
   for (const bool packed : {false, true}) {
     const auto op = made(packed ? packed_layer(16, 16 * 4096) : layer(16, 4096));
     const auto whole = op->for_timing(std::int64_t{8} << 30);
@@ -90,8 +92,10 @@ TEST_CASE("synthetic lengths and gates are those of equal sequences", "[ops]") {
   problem.cu_seqlens_type = IndexType::kInt32;
   const auto timed = made(problem)->for_timing(1 << 28);
   REQUIRE(timed != nullptr);
-  CHECK(synthesised<std::int32_t>(*timed, ops::GatedDeltaH::kCuSeqlens) == std::vector<std::int32_t>{0, 100, 200, 300});
-  CHECK(synthesised<std::int32_t>(*timed, ops::GatedDeltaH::kChunkOffsets) == std::vector<std::int32_t>{0, 2, 4});
+  CHECK(synthesised<std::int32_t>(*timed, ops::GatedDeltaH::kCuSeqlens) ==
+        std::vector<std::int32_t>{0, 100, 200, 300});
+  CHECK(synthesised<std::int32_t>(*timed, ops::GatedDeltaH::kChunkOffsets) ==
+        std::vector<std::int32_t>{0, 2, 4});
   const auto g = synthesised<float>(*timed, ops::GatedDeltaH::kG);
   REQUIRE(g.size() == 300 * 32);
   for (std::size_t t = 0; t < 300; ++t) {
@@ -107,9 +111,11 @@ TEST_CASE("outputs of synthetic inputs stay finite and useful, with and without 
     bool g, gk;
     DType dtype;
   };
-  for (const Shape& shape : {Shape{128, 32, 64, false, false, DType::kBf16}, Shape{128, 32, 64, true, false, DType::kF16},
-                             Shape{64, 16, 64, false, false, DType::kF16}, Shape{16, 16, 64, false, false, DType::kBf16},
-                             Shape{1, 16, 64, false, false, DType::kF16}, Shape{200, 16, 16, false, true, DType::kBf16}}) {
+  for (const Shape& shape :
+       {Shape{128, 32, 64, false, false, DType::kBf16},
+        Shape{128, 32, 64, true, false, DType::kF16}, Shape{64, 16, 64, false, false, DType::kF16},
+        Shape{16, 16, 64, false, false, DType::kBf16}, Shape{1, 16, 64, false, false, DType::kF16},
+        Shape{200, 16, 16, false, true, DType::kBf16}}) {
     GatedDeltaHProblem problem = layer(1, 8192);
     problem.H = 1;
     problem.HV = 2;
@@ -129,7 +135,8 @@ TEST_CASE("outputs of synthetic inputs stay finite and useful, with and without 
     inputs.g = synthesised<float>(*op, ops::GatedDeltaH::kG);
     inputs.gk = synthesised<float>(*op, ops::GatedDeltaH::kGk);
     inputs.h0 = synthesised<float>(*op, ops::GatedDeltaH::kH0);
-    const auto outputs = reference::gated_delta_h(inputs, {reference::Precision::kRounding, reference::Variant::kDefinition, 2});
+    const auto outputs = reference::gated_delta_h(
+        inputs, {reference::Precision::kRounding, reference::Variant::kDefinition, 2});
     REQUIRE(outputs.ok());
     double largest = 0, squares = 0;
     for (const auto* values : {&outputs->h, &outputs->v_new, &outputs->ht}) {
@@ -146,9 +153,11 @@ TEST_CASE("outputs of synthetic inputs stay finite and useful, with and without 
 }
 
 TEST_CASE("the floor counts what the definition must move", "[ops]") {
-  // k 16*128, w 32*128, u and v_new 32*128 each, bf16; g 32 f32; h 1/64 of 32*128*128 bf16; h0 and ht.
+  // k 16*128, w 32*128, u and v_new 32*128 each, bf16; g 32 f32; h 1/64 of 32*128*128 bf16; h0 and
+  // ht.
   const std::int64_t tokens = 4 * 1024;
-  const std::int64_t expected = tokens * (16 * 128 + 3 * 32 * 128) * 2 + tokens * 32 * 4 + tokens / 64 * 32 * 128 * 128 * 2 + 2 * 4 * 32 * 128 * 128 * 4;
+  const std::int64_t expected = tokens * (16 * 128 + 3 * 32 * 128) * 2 + tokens * 32 * 4 +
+                                tokens / 64 * 32 * 128 * 128 * 2 + 2 * 4 * 32 * 128 * 128 * 4;
   CHECK(made(layer(4, 1024))->floor_bytes() == expected);
   CHECK(made(packed_layer(4, 4096))->floor_bytes() == expected);
 }
