@@ -4,7 +4,6 @@
 /// + - * / and sqrt, which IEEE 754 fixes: the same bits from every compiler, libm and processor.
 /// (Sources that include this are compiled without contraction to fused multiply-adds.)
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
