@@ -76,6 +76,7 @@ class KeyTuner {
       return us;
     };
     const auto bits_equal = [&](const Config& config) -> Result<bool> {
+      report("comparing " + to_string(config));
       Result<bool> equal = timer.bits_equal(config, candidates_.front());
       if (!equal.ok() && equal.status().code() == ErrorCode::kDeviceLost) lost = equal.status();
       return equal;

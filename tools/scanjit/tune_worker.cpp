@@ -13,7 +13,6 @@ namespace scanjit::cli {
 namespace {
 
 constexpr std::int64_t kSilenceMs = 60'000;  // compiling 32 configs on one core takes less
-constexpr const char* kTiming = "timing ";
 constexpr int kBusyTries = 3;
 
 Json point_json(const tuning::MeasuredPoint& point) { return {{"sequences", point.sequences}, {"tokens", point.tokens}}; }
@@ -37,8 +36,8 @@ Result<tuning::MeasuredPoint> point_from(const Json& json, const std::string& li
   return tuning::MeasuredPoint{sequences->get<std::int64_t>(), tokens->get<std::int64_t>()};
 }
 
+// Steps that run a config name it: "timing bv=64 ...", "comparing bv=64 ...".
 std::optional<Config> config_of_step(const std::string& step, const std::vector<Config>& candidates) {
-  if (!step.starts_with(kTiming)) return std::nullopt;
   for (const Config& config : candidates) {
     if (step.find(to_string(config)) != std::string::npos) return config;
   }
