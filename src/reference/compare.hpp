@@ -93,14 +93,15 @@ struct Tolerance {
   double rounding_short;  ///< against the rounding oracle, sequences of at most kShortChunks chunks
   double rounding;        ///< against the rounding oracle, any length, or `apart` if that is more
   double ratio;           ///< error against the pure oracle over the rounding oracle's own
-  /// Distance of two correct results over the rounding oracle's own error. A unit in the last place of
-  /// f32 turns some roundings of the state over, and where nothing decays the two drift apart, to
-  /// sqrt(2) times the own error in the end: 1.07 was seen on an H200 after 64 chunks without gates.
+  /// Distance of two correct results over the rounding oracle's own error. A unit in the last
+  /// place of f32 turns some roundings of the state over, and where nothing decays the two drift
+  /// apart, to sqrt(2) times the own error in the end: 1.28 was seen on an H200 after 960 chunks
+  /// without gates.
   double apart;
 };
 [[nodiscard]] constexpr Tolerance tolerance(DType dtype, GateSet gates) noexcept {
   const double bf16 = gates == GateSet::kStrong ? 3e-3 : 4e-3;
-  return {dtype == DType::kBf16 ? bf16 : 5e-4, 3e-4, 2.5e-3, 1.1, 1.25};
+  return {dtype == DType::kBf16 ? bf16 : 5e-4, 3e-4, 2.5e-3, 1.1, 1.45};
 }
 inline constexpr std::int64_t kShortChunks = 8;
 /// With fewer key columns the `wy` inputs are so ill-conditioned that the definition's own

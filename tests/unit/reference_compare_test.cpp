@@ -176,10 +176,10 @@ TEST_CASE("a kernel's error may exceed the rounding oracle's by a tenth", "[refe
   CHECK_FALSE(
       verdict(2.0e-3, 4e-4, 2.0e-3, 128, 8).empty());  // a short sequence must agree closely
   CHECK(verdict(2.0e-3, 2.4e-3, 2.0e-3, 128, 9).empty());
-  CHECK_FALSE(verdict(2.0e-3, 2.6e-3, 2.0e-3, 128, 9).empty());
-  // Two correct results drift apart, up to 1.25 times the rounding oracle's own error.
-  CHECK(verdict(2.5e-3, 3.1e-3, 2.5e-3, 128, 9).empty());
-  CHECK_FALSE(verdict(2.5e-3, 3.2e-3, 2.5e-3, 128, 9).empty());
+  CHECK_FALSE(verdict(1.5e-3, 2.6e-3, 1.5e-3, 128, 9).empty());
+  // Two correct results drift apart, up to 1.45 times the rounding oracle's own error.
+  CHECK(verdict(2.5e-3, 3.6e-3, 2.5e-3, 128, 9).empty());
+  CHECK_FALSE(verdict(2.5e-3, 3.7e-3, 2.5e-3, 128, 9).empty());
   TensorError poisoned = with_error(0);
   poisoned.non_finite = 1;
   CHECK_FALSE(
