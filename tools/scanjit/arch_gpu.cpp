@@ -14,8 +14,9 @@ struct Machine {
 
 // NVIDIA's published figures for A100, RTX 3090, RTX 4090, H200, B200, B300 and RTX 5090.
 constexpr Machine kMachines[] = {
-    {8, 0, 108, 41943040, 166912, 5120},   {8, 6, 82, 6291456, 101376, 384},      {8, 9, 128, 75497472, 101376, 384},
-    {9, 0, 132, 62914560, 232448, 6144},   {10, 0, 148, 132644864, 232448, 8192}, {10, 3, 148, 132644864, 232448, 8192},
+    {8, 0, 108, 41943040, 166912, 5120},   {8, 6, 82, 6291456, 101376, 384},
+    {8, 9, 128, 75497472, 101376, 384},    {9, 0, 132, 62914560, 232448, 6144},
+    {10, 0, 148, 132644864, 232448, 8192}, {10, 3, 148, 132644864, 232448, 8192},
     {12, 0, 170, 100663296, 101376, 512},
 };
 
@@ -23,8 +24,10 @@ constexpr Machine kMachines[] = {
 
 tuning::GpuFacts gpu_of_arch(const std::string& arch) {
   for (const tuning::ShippedText& text : engine::shipped_configs()) {
-    const Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
-    if (file.ok() && cuda::arch_name(file->gpu.compute_major, file->gpu.compute_minor) == arch) return file->gpu;
+    const Result<tuning::TunedFile> file =
+        tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
+    if (file.ok() && cuda::arch_name(file->gpu.compute_major, file->gpu.compute_minor) == arch)
+      return file->gpu;
   }
   tuning::GpuFacts gpu;
   int number = 0;
@@ -36,7 +39,8 @@ tuning::GpuFacts gpu_of_arch(const std::string& arch) {
   Machine like = kMachines[0];
   for (const Machine& machine : kMachines) {
     const bool same_major = machine.major == gpu.compute_major;
-    if (same_major && (machine.minor == gpu.compute_minor || like.major != machine.major)) like = machine;
+    if (same_major && (machine.minor == gpu.compute_minor || like.major != machine.major))
+      like = machine;
   }
   gpu.sm_count = like.sm_count;
   gpu.l2_bytes = like.l2_bytes;

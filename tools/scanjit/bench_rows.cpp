@@ -49,7 +49,8 @@ Json row_json(const BenchRow& row) {
   json["samples"] = row.pick().samples;
   if (!row.pick().failure.empty()) json["failure"] = row.pick().failure;
   if (row.timed_tokens != row.shape.T) json["timed_tokens"] = row.timed_tokens;
-  if (row.peer) json["peer"] = {{"name", row.peer->name}, {"us", row.peer->us}, {"measured", "before"}};
+  if (row.peer)
+    json["peer"] = {{"name", row.peer->name}, {"us", row.peer->us}, {"measured", "before"}};
   json["floor_us"] = row.floor_us;
   if (row.configs.size() > 1) {
     Json list = Json::array();
@@ -70,15 +71,17 @@ Json row_json(const BenchRow& row) {
 
 std::string csv_of(const std::vector<BenchRow>& rows) {
   std::ostringstream csv;
-  csv << "op,N,T,H,HV,K,V,BT,dtype,gate,packed,l2,bv,bk,stages,warps,us,served,floor_us,peer,peer_us\n";
+  csv << "op,N,T,H,HV,K,V,BT,dtype,gate,packed,l2,bv,bk,stages,warps,us,served,floor_us,peer,peer_"
+         "us\n";
   for (const BenchRow& row : rows) {
     const tuning::Shape& s = row.shape;
     for (std::size_t i = 0; i < row.configs.size(); ++i) {
       const ConfigTimes& times = row.configs[i];
       if (times.samples.empty()) continue;
-      csv << s.op << ',' << s.N << ',' << s.T << ',' << s.H << ',' << s.HV << ',' << s.K << ',' << s.V << ',' << s.BT << ','
-          << to_string(s.dtype) << ',' << s.gate << ',' << (s.packed ? 1 : 0) << ',' << row.l2 << ',' << times.config.bv << ','
-          << times.config.bk << ',' << times.config.stages << ',' << times.config.warps << ',' << times.us << ','
+      csv << s.op << ',' << s.N << ',' << s.T << ',' << s.H << ',' << s.HV << ',' << s.K << ','
+          << s.V << ',' << s.BT << ',' << to_string(s.dtype) << ',' << s.gate << ','
+          << (s.packed ? 1 : 0) << ',' << row.l2 << ',' << times.config.bv << ',' << times.config.bk
+          << ',' << times.config.stages << ',' << times.config.warps << ',' << times.us << ','
           << (i == row.served ? 1 : 0) << ',' << row.floor_us << ',';
       if (row.peer) {
         std::string name = row.peer->name;
@@ -98,7 +101,8 @@ Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(std::string_v
   const Json json = Json::parse(text, nullptr, false);
   const Json *schema = member(json, "schema"), *rows = member(json, "rows");
   if (schema == nullptr || *schema != "scanjit-bench/1" || rows == nullptr || !rows->is_array()) {
-    return corrupt("it is no benchmark file: \"schema\" must be \"scanjit-bench/1\" and \"rows\" a list");
+    return corrupt(
+        "it is no benchmark file: \"schema\" must be \"scanjit-bench/1\" and \"rows\" a list");
   }
   std::vector<std::pair<tuning::Shape, PeerTime>> peers;
   for (std::size_t i = 0; i < rows->size(); ++i) {
@@ -106,15 +110,18 @@ Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(std::string_v
     const std::string where = "rows[" + std::to_string(i) + "].";
     const Json* peer = member(row, "peer");
     if (peer == nullptr) continue;
-    const Json *op = member(row, "op"), *shape = member(row, "shape"), *name = member(*peer, "name"), *us = member(*peer, "us");
+    const Json *op = member(row, "op"), *shape = member(row, "shape"),
+               *name = member(*peer, "name"), *us = member(*peer, "us");
     if (op == nullptr || !op->is_string()) return corrupt(where + "op must be a word");
     if (shape == nullptr || !shape->is_object()) return corrupt(where + "shape must be an object");
     if (name == nullptr || !name->is_string()) return corrupt(where + "peer.name must be a word");
-    if (us == nullptr || !us->is_number() || us->get<double>() <= 0) return corrupt(where + "peer.us must be a time above 0");
+    if (us == nullptr || !us->is_number() || us->get<double>() <= 0)
+      return corrupt(where + "peer.us must be a time above 0");
     std::string words;
     for (const auto& [field, value] : shape->items()) {
       if (field == "optional") continue;
-      words += (words.empty() ? "" : ",") + field + "=" + (value.is_string() ? value.get<std::string>() : dump(value));
+      words += (words.empty() ? "" : ",") + field + "=" +
+               (value.is_string() ? value.get<std::string>() : dump(value));
     }
     const Result<tuning::Shape> parsed = parse_shape(op->get<std::string>(), words);
     if (!parsed.ok()) return corrupt(where + "shape: " + parsed.status().message());
@@ -124,8 +131,9 @@ Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(std::string_v
 }
 
 bool same_problem(const tuning::Shape& a, const tuning::Shape& b) {
-  return a.op == b.op && a.N == b.N && a.T == b.T && a.H == b.H && a.HV == b.HV && a.K == b.K && a.V == b.V && a.BT == b.BT &&
-         a.dtype == b.dtype && a.gate == b.gate && a.packed == b.packed;
+  return a.op == b.op && a.N == b.N && a.T == b.T && a.H == b.H && a.HV == b.HV && a.K == b.K &&
+         a.V == b.V && a.BT == b.BT && a.dtype == b.dtype && a.gate == b.gate &&
+         a.packed == b.packed;
 }
 
 }  // namespace scanjit::cli

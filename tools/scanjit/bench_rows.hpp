@@ -36,8 +36,9 @@ struct BenchRow {
   std::string source;                ///< where that pick comes from: "exact", "heuristic", ...
   double floor_us = 0;               ///< fewest bytes over 4.3 TB/s
   std::string l2;
-  std::int64_t timed_tokens = 0;     ///< of each sequence: fewer than the shape's where memory did not do
-  std::optional<PeerTime> peer;      ///< measured before, not in this run
+  std::int64_t timed_tokens =
+      0;  ///< of each sequence: fewer than the shape's where memory did not do
+  std::optional<PeerTime> peer;  ///< measured before, not in this run
 
   [[nodiscard]] const ConfigTimes& pick() const { return configs[served]; }
   [[nodiscard]] const ConfigTimes* best() const;  ///< null if none was timed
@@ -53,7 +54,8 @@ inline constexpr double kFloorBytesPerUs = 4.3e6;
 
 /// Peer times of a file of this schema: (shape, time) of each row with a peer.
 /// Errors: kCorrupt, names row and field.
-[[nodiscard]] Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(std::string_view text);
+[[nodiscard]] Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(
+    std::string_view text);
 /// The same problem, as far as a peer's row says.
 [[nodiscard]] bool same_problem(const tuning::Shape& a, const tuning::Shape& b);
 

@@ -42,7 +42,8 @@ struct BinaryItem {
 os::FileSystem& files() { return os::posix_file_system(); }
 
 // The absolute directory that a command is about.
-Result<std::string> directory_of(const Session& session, const CacheOptions& options, const std::string& path) {
+Result<std::string> directory_of(const Session& session, const CacheOptions& options,
+                                 const std::string& path) {
   const std::string& wanted = path.empty() ? options.cache_dir : path;
   if (!wanted.empty() && wanted != "none") {
     return files().resolve(wanted).ok() ? files().resolve(wanted) : Result<std::string>(wanted);
@@ -99,7 +100,9 @@ Json config_json(const Config& config) {
   return json;
 }
 
-Json record_json(const tuning::Record& record) { return Json::parse(tuning::to_json(record), nullptr, false); }
+Json record_json(const tuning::Record& record) {
+  return Json::parse(tuning::to_json(record), nullptr, false);
+}
 
 Json binary_json(const BinaryItem& item) {
   Json json;
@@ -133,30 +136,41 @@ Json store_json(const tuning::StoreItem& item) {
 std::string key_text(const tuning::ShapeKey& key) {
   std::string optional;
   for (const std::string& word : key.optional) optional += (optional.empty() ? "" : "+") + word;
-  return std::string(to_string(key.dtype)) + " H " + std::to_string(key.H) + " HV " + std::to_string(key.HV) + " K " +
-         std::to_string(key.K) + " V " + std::to_string(key.V) + " BT " + std::to_string(key.BT) + " gate " + key.gate +
-         " " + optional + (key.packed ? " packed" : "");
+  return std::string(to_string(key.dtype)) + " H " + std::to_string(key.H) + " HV " +
+         std::to_string(key.HV) + " K " + std::to_string(key.K) + " V " + std::to_string(key.V) +
+         " BT " + std::to_string(key.BT) + " gate " + key.gate + " " + optional +
+         (key.packed ? " packed" : "");
 }
 
 Table entry_table() {
   using enum Table::Align;
-  return Table({{"kernel"}, {"shape class"}, {"sequences", kRight}, {"chunks", kRight}, {"us", kRight},
-                {"default us", kRight}, {"config"}, {"state"}});
+  return Table({{"kernel"},
+                {"shape class"},
+                {"sequences", kRight},
+                {"chunks", kRight},
+                {"us", kRight},
+                {"default us", kRight},
+                {"config"},
+                {"state"}});
 }
 
 void add_entry(Table& table, const tuning::Record& record) {
   table.add({record.key.kernel, key_text(record.key), tuning::to_string(record.key.sequences),
-             tuning::to_string(record.key.chunks), figures(record.us.median), figures(record.default_us),
-             to_string(record.config), record.partial ? "partial" : "whole"});
+             tuning::to_string(record.key.chunks), figures(record.us.median),
+             figures(record.default_us), to_string(record.config),
+             record.partial ? "partial" : "whole"});
 }
 
 int run_path(Session& session, const CacheOptions& options) {
-  const os::CacheDirectory chosen = os::choose_cache_directory(options.cache_dir, session.environment);
+  const os::CacheDirectory chosen =
+      os::choose_cache_directory(options.cache_dir, session.environment);
   if (session.json) {
     session.print_json("scanjit-cache-path/1", {{"path", chosen.path}, {"reason", chosen.reason}});
     return chosen.memory_only() ? kExitEnvironment : kExitOk;
   }
-  if (chosen.memory_only()) return session.fail(kExitEnvironment, not_found("there is no cache directory: " + chosen.reason));
+  if (chosen.memory_only())
+    return session.fail(kExitEnvironment,
+                        not_found("there is no cache directory: " + chosen.reason));
   session.out << chosen.path << std::endl;
   return kExitOk;
 }
@@ -182,7 +196,9 @@ int run_ls(Session& session, const CacheOptions& options) {
       tuned.push_back(std::move(json));
     }
     for (const BinaryItem& item : *binaries) bin.push_back(binary_json(item));
-    session.print_json("scanjit-cache-ls/1", {{"directory", *directory}, {"tuned", std::move(tuned)}, {"binaries", std::move(bin)}});
+    session.print_json(
+        "scanjit-cache-ls/1",
+        {{"directory", *directory}, {"tuned", std::move(tuned)}, {"binaries", std::move(bin)}});
     return kExitOk;
   }
   std::map<std::string, Table> by_gpu;
@@ -206,8 +222,8 @@ int run_ls(Session& session, const CacheOptions& options) {
     table.print(session.out);
     session.out << '\n';
   }
-  session.out << *directory << ": " << items->size() << " tuned files (" << byte_text(bytes) << "), " << binaries->size()
-              << " cubins (" << byte_text(binary_bytes) << ")";
+  session.out << *directory << ": " << items->size() << " tuned files (" << byte_text(bytes)
+              << "), " << binaries->size() << " cubins (" << byte_text(binary_bytes) << ")";
   if (damaged != 0) session.out << ", " << damaged << " damaged: see 'scanjit cache verify'";
   session.out << std::endl;
   return kExitOk;
@@ -217,26 +233,31 @@ int run_ls(Session& session, const CacheOptions& options) {
 Result<tuning::TunedFile> read_tuned(const std::string& path) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string text, files().read_file(path, kMaxBytes));
   Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text, tuning::Checksum::kWithout);
-  if (!file.ok()) return Status(file.status().code(), path + ": " + file.status().message(), {{}, path, 0});
+  if (!file.ok())
+    return Status(file.status().code(), path + ": " + file.status().message(), {{}, path, 0});
   return file;
 }
 
 int run_show(Session& session, const CacheOptions& options) {
   std::vector<tuning::Record> records;
-  const Result<os::FileInfo> info = options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
+  const Result<os::FileInfo> info =
+      options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
   if (info.ok() && info->type == os::FileType::kRegular) {
     if (options.path.ends_with(".cubin")) {
       const Result<BinaryItem> item = read_binary(options.path);
       if (!item.ok()) return session.fail(item.status());
-      if (!item->status.ok()) return session.fail(kExitUsage, item->status.with_context(options.path));
+      if (!item->status.ok())
+        return session.fail(kExitUsage, item->status.with_context(options.path));
       if (session.json) {
         session.print_json("scanjit-cache-binary/1", binary_json(*item));
       } else {
         const jit::StoredBinary& binary = item->binary;
-        session.out << "kernel       " << binary.entry << " for " << binary.arch << ", compiled by NVRTC " << binary.nvrtc << '\n'
+        session.out << "kernel       " << binary.entry << " for " << binary.arch
+                    << ", compiled by NVRTC " << binary.nvrtc << '\n'
                     << "binary id    " << binary.binary_id << '\n'
                     << "registers    " << binary.resources.registers << " a thread\n"
-                    << "spills       " << binary.resources.spill_stores << " B stored, " << binary.resources.spill_loads << " B loaded\n"
+                    << "spills       " << binary.resources.spill_stores << " B stored, "
+                    << binary.resources.spill_loads << " B loaded\n"
                     << "code         " << byte_text(binary.resources.code_bytes) << std::endl;
       }
       return kExitOk;
@@ -254,7 +275,9 @@ int run_show(Session& session, const CacheOptions& options) {
       for (tuning::Record& record : item.file->entries) records.push_back(std::move(record));
     }
   }
-  std::erase_if(records, [&](const tuning::Record& record) { return record.key.text().find(options.text) == std::string::npos; });
+  std::erase_if(records, [&](const tuning::Record& record) {
+    return record.key.text().find(options.text) == std::string::npos;
+  });
   if (session.json) {
     Json entries = Json::array();
     for (const tuning::Record& record : records) entries.push_back(record_json(record));
@@ -264,22 +287,27 @@ int run_show(Session& session, const CacheOptions& options) {
   if (records.empty()) return session.fail(kExitUsage, not_found("there is no such entry"));
   for (const tuning::Record& record : records) {
     session.out << record.key.text() << '\n'
-                << "  config      " << to_string(record.config) << ", " << figures(record.us.median) << " us (95%: "
-                << figures(record.us.ci_low) << " to " << figures(record.us.ci_high) << ", " << record.us.samples
-                << " samples), worst regret " << percent(record.regret) << (record.partial ? ", partial" : "") << '\n'
-                << "  default     " << to_string(record.default_config) << ", " << figures(record.default_us) << " us\n";
+                << "  config      " << to_string(record.config) << ", " << figures(record.us.median)
+                << " us (95%: " << figures(record.us.ci_low) << " to " << figures(record.us.ci_high)
+                << ", " << record.us.samples << " samples), worst regret " << percent(record.regret)
+                << (record.partial ? ", partial" : "") << '\n'
+                << "  default     " << to_string(record.default_config) << ", "
+                << figures(record.default_us) << " us\n";
     for (const tuning::Alternate& alternate : record.alternates) {
-      session.out << "  alternate   " << to_string(alternate.config) << ", " << figures(alternate.us) << " us, regret "
-                  << percent(alternate.regret) << '\n';
+      session.out << "  alternate   " << to_string(alternate.config) << ", "
+                  << figures(alternate.us) << " us, regret " << percent(alternate.regret) << '\n';
     }
     for (const tuning::Rejected& rejected : record.rejected) {
-      session.out << "  rejected    " << to_string(rejected.config) << ": " << tuning::to_string(rejected.reason)
-                  << (rejected.detail.empty() ? "" : ", ") << printable(rejected.detail) << '\n';
+      session.out << "  rejected    " << to_string(rejected.config) << ": "
+                  << tuning::to_string(rejected.reason) << (rejected.detail.empty() ? "" : ", ")
+                  << printable(rejected.detail) << '\n';
     }
     session.out << "  measured at";
-    for (const tuning::MeasuredPoint& point : record.measured_at) session.out << "  N " << point.sequences << " T " << point.tokens;
-    session.out << "\n  toolchain   NVRTC " << record.toolchain.nvrtc << ", driver " << record.toolchain.driver << ", scanjit "
-                << record.toolchain.scanjit << ", L2 " << record.l2 << "\n\n";
+    for (const tuning::MeasuredPoint& point : record.measured_at)
+      session.out << "  N " << point.sequences << " T " << point.tokens;
+    session.out << "\n  toolchain   NVRTC " << record.toolchain.nvrtc << ", driver "
+                << record.toolchain.driver << ", scanjit " << record.toolchain.scanjit << ", L2 "
+                << record.l2 << "\n\n";
   }
   session.out.flush();
   return kExitOk;
@@ -293,7 +321,8 @@ int run_verify(Session& session, const CacheOptions& options) {
   std::vector<Finding> damaged;
   std::int64_t checked = 0;
   std::string subject = options.path;
-  const Result<os::FileInfo> info = options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
+  const Result<os::FileInfo> info =
+      options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
   if (info.ok() && info->type == os::FileType::kRegular) {
     ++checked;
     if (options.path.ends_with(".cubin")) {
@@ -319,20 +348,25 @@ int run_verify(Session& session, const CacheOptions& options) {
     for (const BinaryItem& item : *binaries) {
       if (!item.status.ok()) damaged.push_back({item.path, item.status});
     }
-    if (const Status trusted = files().check_trusted_directory(*directory, os::TrustedOwner::kSelfOrRoot);
+    if (const Status trusted =
+            files().check_trusted_directory(*directory, os::TrustedOwner::kSelfOrRoot);
         !trusted.ok() && trusted.code() != ErrorCode::kNotFound) {
       damaged.push_back({*directory, trusted});
     }
   }
   if (session.json) {
     Json list = Json::array();
-    for (const Finding& finding : damaged) list.push_back({{"path", finding.path}, {"message", finding.status.message()}});
-    session.print_json("scanjit-cache-verify/1", {{"path", subject}, {"checked", checked}, {"damaged", std::move(list)}});
+    for (const Finding& finding : damaged)
+      list.push_back({{"path", finding.path}, {"message", finding.status.message()}});
+    session.print_json("scanjit-cache-verify/1",
+                       {{"path", subject}, {"checked", checked}, {"damaged", std::move(list)}});
   } else {
     for (const Finding& finding : damaged) {
-      session.out << "DAMAGED  " << finding.path << ": " << printable(finding.status.message()) << '\n';
+      session.out << "DAMAGED  " << finding.path << ": " << printable(finding.status.message())
+                  << '\n';
     }
-    session.out << subject << ": " << checked << " files checked, " << damaged.size() << " damaged" << std::endl;
+    session.out << subject << ": " << checked << " files checked, " << damaged.size() << " damaged"
+                << std::endl;
   }
   if (damaged.empty()) return kExitOk;
   session.err << "repeat: " << shell_line(session.arguments) << std::endl;
@@ -340,17 +374,22 @@ int run_verify(Session& session, const CacheOptions& options) {
 }
 
 // A tuned file to --out, or to standard output where nothing is named.
-int write_tuned(Session& session, const CacheOptions& options, const tuning::TunedFile& file, const char* schema) {
+int write_tuned(Session& session, const CacheOptions& options, const tuning::TunedFile& file,
+                const char* schema) {
   const std::string text = tuning::to_json(file, tuning::Checksum::kWithout);
   if (options.out.empty()) {
     session.out << text << std::flush;
     return kExitOk;
   }
-  if (const Status status = files().publish(options.out, text); !status.ok()) return session.fail(kExitEnvironment, status);
+  if (const Status status = files().publish(options.out, text); !status.ok())
+    return session.fail(kExitEnvironment, status);
   if (session.json) {
-    session.print_json(schema, {{"out", options.out}, {"gpu", file.gpu.directory()}, {"entries", file.entries.size()}});
+    session.print_json(
+        schema,
+        {{"out", options.out}, {"gpu", file.gpu.directory()}, {"entries", file.entries.size()}});
   } else {
-    session.out << options.out << ": " << file.entries.size() << " entries of " << file.gpu.directory() << std::endl;
+    session.out << options.out << ": " << file.entries.size() << " entries of "
+                << file.gpu.directory() << std::endl;
   }
   return kExitOk;
 }
@@ -373,11 +412,14 @@ int run_export(Session& session, const CacheOptions& options) {
   std::string gpu = options.gpu;
   if (gpu.empty()) {
     const auto names = files().list_directory(tuning::tuned_root(*directory));
-    if (!names.ok() || names->empty()) return session.fail(kExitUsage, not_found("there is no tuned entry in " + *directory));
+    if (!names.ok() || names->empty())
+      return session.fail(kExitUsage, not_found("there is no tuned entry in " + *directory));
     if (names->size() > 1) {
       std::string all;
       for (const std::string& name : *names) all += (all.empty() ? "" : ", ") + name;
-      return session.fail(kExitUsage, invalid_argument("there are entries of several GPU models, choose one by --gpu: " + all));
+      return session.fail(
+          kExitUsage,
+          invalid_argument("there are entries of several GPU models, choose one by --gpu: " + all));
     }
     gpu = names->front();
   }
@@ -399,9 +441,11 @@ int run_import(Session& session, const CacheOptions& options) {
     offered += static_cast<std::int64_t>(file->entries.size());
   }
   if (session.json) {
-    session.print_json("scanjit-cache-import/1", {{"directory", *directory}, {"offered", offered}, {"written", written}});
+    session.print_json("scanjit-cache-import/1",
+                       {{"directory", *directory}, {"offered", offered}, {"written", written}});
   } else {
-    session.out << *directory << ": " << written << " of " << offered << " entries written" << std::endl;
+    session.out << *directory << ": " << written << " of " << offered << " entries written"
+                << std::endl;
   }
   return kExitOk;
 }
@@ -412,8 +456,8 @@ int run_gc(Session& session, const CacheOptions& options) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   const std::int64_t now_ns = static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-  // Entries are few and cost measuring; machine code is large and costs a second each. The cap is met by
-  // removing machine code first.
+  // Entries are few and cost measuring; machine code is large and costs a second each. The cap is
+  // met by removing machine code first.
   Result<tuning::GcResult> result = tuning::collect_garbage(files(), *directory, -1, now_ns);
   if (!result.ok()) return session.fail(result.status());
   const std::string bin = os::join_path(*directory, "bin");
@@ -424,9 +468,11 @@ int run_gc(Session& session, const CacheOptions& options) {
     const std::string path = os::join_path(bin, name);
     const Result<os::FileInfo> info = files().link_info(path);
     if (!info.ok() || info->type != os::FileType::kRegular) continue;
-    const bool abandoned = os::is_temporary_name(name) && now_ns - info->modified_ns > std::int64_t{3600} * 1'000'000'000;
+    const bool abandoned = os::is_temporary_name(name) &&
+                           now_ns - info->modified_ns > std::int64_t{3600} * 1'000'000'000;
     if (abandoned || name.find(".corrupt-") != std::string::npos) {
-      if (const Status status = files().remove_file(path); !status.ok()) return session.fail(status);
+      if (const Status status = files().remove_file(path); !status.ok())
+        return session.fail(status);
       ++result->removed_files;
       result->removed_bytes += info->size;
     } else if (name.ends_with(".cubin")) {
@@ -435,7 +481,8 @@ int run_gc(Session& session, const CacheOptions& options) {
     }
   }
   std::sort(binaries.begin(), binaries.end(), [](const auto& a, const auto& b) {
-    return a.first.modified_ns != b.first.modified_ns ? a.first.modified_ns < b.first.modified_ns : a.second < b.second;
+    return a.first.modified_ns != b.first.modified_ns ? a.first.modified_ns < b.first.modified_ns
+                                                      : a.second < b.second;
   });
   for (const auto& [info, path] : binaries) {
     if (options.max_bytes < 0 || result->kept_bytes + binary_bytes <= options.max_bytes) break;
@@ -445,7 +492,8 @@ int run_gc(Session& session, const CacheOptions& options) {
     binary_bytes -= info.size;
   }
   if (options.max_bytes >= 0 && result->kept_bytes + binary_bytes > options.max_bytes) {
-    const Result<tuning::GcResult> more = tuning::collect_garbage(files(), *directory, options.max_bytes, now_ns);
+    const Result<tuning::GcResult> more =
+        tuning::collect_garbage(files(), *directory, options.max_bytes, now_ns);
     if (!more.ok()) return session.fail(more.status());
     result->removed_files += more->removed_files;
     result->removed_bytes += more->removed_bytes;
@@ -453,11 +501,14 @@ int run_gc(Session& session, const CacheOptions& options) {
   }
   const std::int64_t kept = result->kept_bytes + binary_bytes;
   if (session.json) {
-    session.print_json("scanjit-cache-gc/1", {{"directory", *directory}, {"removed_files", result->removed_files},
-                                              {"removed_bytes", result->removed_bytes}, {"kept_bytes", kept}});
+    session.print_json("scanjit-cache-gc/1", {{"directory", *directory},
+                                              {"removed_files", result->removed_files},
+                                              {"removed_bytes", result->removed_bytes},
+                                              {"kept_bytes", kept}});
   } else {
-    session.out << *directory << ": " << result->removed_files << " files removed (" << byte_text(result->removed_bytes)
-                << "), " << byte_text(kept) << " kept" << std::endl;
+    session.out << *directory << ": " << result->removed_files << " files removed ("
+                << byte_text(result->removed_bytes) << "), " << byte_text(kept) << " kept"
+                << std::endl;
   }
   return kExitOk;
 }
@@ -467,18 +518,25 @@ int run_gc(Session& session, const CacheOptions& options) {
 Command add_cache(CLI::App& parent, Session& session) {
   auto options = std::make_shared<CacheOptions>();
   CLI::App* app = parent.add_subcommand("cache", "Look at, check and move what the stores hold");
-  app->footer("Example: what was tuned, is it whole, and one file of it to ship\n"
-              "  scanjit cache ls\n"
-              "  scanjit cache verify\n"
-              "  scanjit cache export --out NVIDIA_H200.json\n"
-              "PATH is a cache directory or a pack; left out, it is the one that 'scanjit cache path' prints.");
+  app->footer(
+      "Example: what was tuned, is it whole, and one file of it to ship\n"
+      "  scanjit cache ls\n"
+      "  scanjit cache verify\n"
+      "  scanjit cache export --out NVIDIA_H200.json\n"
+      "PATH is a cache directory or a pack; left out, it is the one that 'scanjit cache path' "
+      "prints.");
   app->require_subcommand(1);
   auto chosen = std::make_shared<std::function<int(Session&)>>();
-  const auto add = [&](const char* name, const char* about, int (*run)(Session&, const CacheOptions&)) {
+  const auto add = [&](const char* name, const char* about,
+                       int (*run)(Session&, const CacheOptions&)) {
     CLI::App* command = app->add_subcommand(name, about);
     add_session_flags(*command, session);
-    command->add_option("--cache-dir", options->cache_dir, "Cache directory, where PATH is left out")->type_name("DIR");
-    command->callback([chosen, options, run] { *chosen = [options, run](Session& s) { return run(s, *options); }; });
+    command
+        ->add_option("--cache-dir", options->cache_dir, "Cache directory, where PATH is left out")
+        ->type_name("DIR");
+    command->callback([chosen, options, run] {
+      *chosen = [options, run](Session& s) { return run(s, *options); };
+    });
     return command;
   };
   const auto add_path = [&](CLI::App* command, const char* about) {
@@ -489,29 +547,42 @@ Command add_cache(CLI::App& parent, Session& session) {
   CLI::App* ls = add("ls", "List tuned entries and cubins", run_ls);
   add_path(ls, "Cache directory or pack");
   ls->footer("Example:\n  scanjit cache ls pack/");
-  CLI::App* show = add("show", "Show entries in full, with alternates and what was rejected", run_show);
+  CLI::App* show =
+      add("show", "Show entries in full, with alternates and what was rejected", run_show);
   add_path(show, "Cache directory, pack, tuned file or cubin");
-  show->add_option("--key", options->text, "Only entries whose key has this text in it")->type_name("TEXT");
+  show->add_option("--key", options->text, "Only entries whose key has this text in it")
+      ->type_name("TEXT");
   show->footer("Example:\n  scanjit cache show configs/NVIDIA_H200.json --key 'HV=32'");
   CLI::App* verify = add("verify", "Check every file; exit status 1 on damage", run_verify);
   add_path(verify, "Cache directory, pack, tuned file or cubin");
   verify->footer("Example:\n  scanjit cache verify pack/");
   CLI::App* merge = add("merge", "Make one tuned file of several of one GPU model", run_merge);
   merge->add_option("FILES", options->files, "Tuned files")->required()->type_name("");
-  merge->add_option("-o,--out", options->out, "File to write (default: standard output)")->type_name("FILE");
-  merge->footer("Example: the shards of a job array\n  scanjit cache merge shard-*.json --out NVIDIA_H200.json");
+  merge->add_option("-o,--out", options->out, "File to write (default: standard output)")
+      ->type_name("FILE");
+  merge->footer(
+      "Example: the shards of a job array\n  scanjit cache merge shard-*.json --out "
+      "NVIDIA_H200.json");
   CLI::App* export_ = add("export", "Write one GPU model's entries as one tuned file", run_export);
   add_path(export_, "Cache directory or pack");
-  export_->add_option("--gpu", options->gpu, "Directory of the GPU model, as 'cache ls' prints it; needed if there are several")->type_name("NAME");
-  export_->add_option("-o,--out", options->out, "File to write (default: standard output)")->type_name("FILE");
+  export_
+      ->add_option(
+          "--gpu", options->gpu,
+          "Directory of the GPU model, as 'cache ls' prints it; needed if there are several")
+      ->type_name("NAME");
+  export_->add_option("-o,--out", options->out, "File to write (default: standard output)")
+      ->type_name("FILE");
   export_->footer("Example:\n  scanjit cache export --out NVIDIA_H200.json");
   CLI::App* import = add("import", "Put the entries of tuned files into a cache", run_import);
   import->add_option("FILES", options->files, "Tuned files")->required()->type_name("");
-  import->add_option("--into", options->path, "Cache directory (default: the user's)")->type_name("DIR");
+  import->add_option("--into", options->path, "Cache directory (default: the user's)")
+      ->type_name("DIR");
   import->footer("Example:\n  scanjit cache import NVIDIA_H200.json --into pack/");
-  CLI::App* gc = add("gc", "Remove what was set aside or left behind, and the oldest files above a cap", run_gc);
+  CLI::App* gc = add(
+      "gc", "Remove what was set aside or left behind, and the oldest files above a cap", run_gc);
   add_path(gc, "Cache directory");
-  gc->add_option("--max-bytes", options->max_bytes, "Keep at most so many bytes; cubins go before tuned entries (default: no cap)")
+  gc->add_option("--max-bytes", options->max_bytes,
+                 "Keep at most so many bytes; cubins go before tuned entries (default: no cap)")
       ->type_name("BYTES")
       ->check(CLI::NonNegativeNumber);
   gc->footer("Example:\n  scanjit cache gc --max-bytes 500000000");

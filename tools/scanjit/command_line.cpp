@@ -16,7 +16,8 @@ namespace scanjit::cli {
 namespace {
 
 constexpr const char* kAbout =
-    "scanjit compiles linear-attention state scans for your GPU at run time, times the candidates per\n"
+    "scanjit compiles linear-attention state scans for your GPU at run time, times the candidates "
+    "per\n"
     "width and keeps the winners.";
 constexpr const char* kFooter =
     "First steps:\n"
@@ -25,21 +26,23 @@ constexpr const char* kFooter =
     "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --check\n"
     "  scanjit tune gated_delta_h --model qwen3.5-4b --tp 1  tunes what serving that model meets\n"
     "\n"
-    "Data goes to standard output, progress and log to standard error. Exit status: 0 ok, 1 a check\n"
+    "Data goes to standard output, progress and log to standard error. Exit status: 0 ok, 1 a "
+    "check\n"
     "failed, 2 usage or a bad input file, 3 the environment (no GPU, unwritable output).\n"
     "'scanjit COMMAND --help' shows a command's flags and an example.";
 
 constexpr std::size_t kHelpWidth = 100, kHelpColumn = 34;
 
-// CLI11's own help, with descriptions wrapped and without the names of checks and of flags that exclude each
-// other: those say themselves what is wrong.
+// CLI11's own help, with descriptions wrapped and without the names of checks and of flags that
+// exclude each other: those say themselves what is wrong.
 class Help : public CLI::Formatter {
  public:
   std::string make_option_desc(const CLI::Option* option) const override {
     // The parent indents what follows a line end.
     std::string text = wrapped(option->get_description(), kHelpWidth - kHelpColumn, 0);
     if (!option->get_default_str().empty() && option->get_option_text().empty()) {
-      text = wrapped(option->get_description() + " (default: " + option->get_default_str() + ")", kHelpWidth - kHelpColumn, 0);
+      text = wrapped(option->get_description() + " (default: " + option->get_default_str() + ")",
+                     kHelpWidth - kHelpColumn, 0);
     }
     return text;
   }
@@ -51,7 +54,8 @@ class Help : public CLI::Formatter {
 };
 
 // A word in the command's place that is no command.
-std::optional<std::string> unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+std::optional<std::string> unknown_command(const CLI::App& app,
+                                           const std::vector<std::string>& arguments) {
   if (arguments.size() < 2 || arguments[1].empty() || arguments[1][0] == '-') return std::nullopt;
   std::string known;
   for (const CLI::App* command : app.get_subcommands({})) {
@@ -66,9 +70,10 @@ int parse_and_run(Session& session) {
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("scanjit ") + engine::version());
   app.require_subcommand(1);
-  const std::vector<Command> commands = {add_tune(app, session),    add_prewarm(app, session), add_run(app, session),
-                                         add_bench(app, session),   add_verify(app, session),  add_inspect(app, session),
-                                         add_cache(app, session),   add_doctor(app, session)};
+  const std::vector<Command> commands = {add_tune(app, session),   add_prewarm(app, session),
+                                         add_run(app, session),    add_bench(app, session),
+                                         add_verify(app, session), add_inspect(app, session),
+                                         add_cache(app, session),  add_doctor(app, session)};
   const auto help = std::make_shared<Help>();
   help->column_width(kHelpColumn);
   const std::function<void(CLI::App&)> set_help = [&](CLI::App& some) {
@@ -77,20 +82,23 @@ int parse_and_run(Session& session) {
   };
   set_help(app);
   try {
-    std::vector<std::string> reversed(session.arguments.begin() + (session.arguments.empty() ? 0 : 1),
-                                      session.arguments.end());
+    std::vector<std::string> reversed(
+        session.arguments.begin() + (session.arguments.empty() ? 0 : 1), session.arguments.end());
     std::reverse(reversed.begin(), reversed.end());
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
-      return app.exit(error, session.out, session.err) == 0 ? kExitOk : kExitUsage;  // --help, --version
+      return app.exit(error, session.out, session.err) == 0 ? kExitOk
+                                                            : kExitUsage;  // --help, --version
     }
     const auto& given = session.arguments;
     session.json = session.json || std::find(given.begin(), given.end(), "--json") != given.end();
-    if (const auto unknown = unknown_command(app, given)) return session.fail(kExitUsage, invalid_argument(*unknown));
+    if (const auto unknown = unknown_command(app, given))
+      return session.fail(kExitUsage, invalid_argument(*unknown));
     std::string command = "scanjit";
     for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
-    return session.fail(kExitUsage, invalid_argument(std::string(error.what()) + " (see '" + command + " --help')"));
+    return session.fail(kExitUsage, invalid_argument(std::string(error.what()) + " (see '" +
+                                                     command + " --help')"));
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) return command.run(session);
@@ -104,7 +112,8 @@ int run_command_line(Session& session) {
   try {
     return parse_and_run(session);
   } catch (const std::bad_alloc&) {
-    return session.fail(Status(ErrorCode::kOutOfMemory, "this machine has not enough memory for that"));
+    return session.fail(
+        Status(ErrorCode::kOutOfMemory, "this machine has not enough memory for that"));
   } catch (const std::exception& exception) {
     return session.fail(internal_error(std::string("unexpected: ") + exception.what()));
   }

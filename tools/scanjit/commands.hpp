@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// The subcommands. Each registers its flags under `parent` and says what to run once they are parsed.
-/// The session outlives the parser; flags that every command has are stored in it.
+/// The subcommands. Each registers its flags under `parent` and says what to run once they are
+/// parsed. The session outlives the parser; flags that every command has are stored in it.
 
 #include <functional>
 

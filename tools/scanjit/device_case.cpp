@@ -35,14 +35,17 @@ Status DeviceCase::add(const cuda::DriverApi& api, std::string name, std::vector
   const auto size = static_cast<std::int64_t>(bytes.size());
   tensor.bytes.assign(static_cast<std::size_t>(tensor.offset + size + kGuardBytes), kGuard);
   if (size != 0) std::memcpy(tensor.bytes.data() + tensor.offset, bytes.data(), bytes.size());
-  SCANJIT_ASSIGN_OR_RETURN(tensor.buffer, cuda::DeviceBuffer::allocate(api, static_cast<std::int64_t>(tensor.bytes.size())));
-  SCANJIT_TRY(tensor.buffer.upload(tensor.bytes.data(), static_cast<std::int64_t>(tensor.bytes.size()), 0, stream_));
+  SCANJIT_ASSIGN_OR_RETURN(tensor.buffer, cuda::DeviceBuffer::allocate(
+                                              api, static_cast<std::int64_t>(tensor.bytes.size())));
+  SCANJIT_TRY(tensor.buffer.upload(tensor.bytes.data(),
+                                   static_cast<std::int64_t>(tensor.bytes.size()), 0, stream_));
   tensors_.push_back(std::move(tensor));
   return {};
 }
 
 const DeviceCase::Tensor* DeviceCase::find(const std::string& name) const noexcept {
-  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const Tensor& tensor) { return tensor.name == name; });
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                  [&](const Tensor& tensor) { return tensor.name == name; });
   return found == tensors_.end() ? nullptr : &*found;
 }
 
@@ -56,28 +59,43 @@ Result<DeviceCase> DeviceCase::create(const cuda::DriverApi& api, const TensorPr
   DeviceCase device(stream);
   const reference::GatedDeltaHInputs& in = problem.inputs;
   const GatedDeltaHProblem& p = in.problem;
-  const std::int64_t shift16 = 2 * problem.misalign_elements, shift32 = 4 * problem.misalign_elements;
-  const std::int64_t cu_shift = (p.cu_seqlens_type == IndexType::kInt32 ? 4 : 8) * problem.misalign_elements;
-  const std::int64_t index_shift = (p.index_type == IndexType::kInt32 ? 4 : 8) * problem.misalign_elements;
+  const std::int64_t shift16 = 2 * problem.misalign_elements,
+                     shift32 = 4 * problem.misalign_elements;
+  const std::int64_t cu_shift =
+      (p.cu_seqlens_type == IndexType::kInt32 ? 4 : 8) * problem.misalign_elements;
+  const std::int64_t index_shift =
+      (p.index_type == IndexType::kInt32 ? 4 : 8) * problem.misalign_elements;
   SCANJIT_TRY(device.add(api, "k", bytes_of(in.k), shift16, false));
   SCANJIT_TRY(device.add(api, "w", bytes_of(in.w), shift16, false));
   SCANJIT_TRY(device.add(api, "u", bytes_of(in.u), shift16, problem.v_new_in_place));
   if (p.has_g) SCANJIT_TRY(device.add(api, "g", bytes_of(in.g), shift32, false));
   if (p.has_gk) SCANJIT_TRY(device.add(api, "gk", bytes_of(in.gk), shift32, false));
   if (p.has_h0) SCANJIT_TRY(device.add(api, "h0", bytes_of(in.h0), shift32, problem.ht_in_place));
-  if (p.packed) SCANJIT_TRY(device.add(api, "cu_seqlens", index_bytes(in.cu_seqlens, p.cu_seqlens_type), cu_shift, false));
+  if (p.packed)
+    SCANJIT_TRY(device.add(api, "cu_seqlens", index_bytes(in.cu_seqlens, p.cu_seqlens_type),
+                           cu_shift, false));
   if (p.has_chunk_offsets) {
-    SCANJIT_TRY(device.add(api, "chunk_offsets", index_bytes(in.chunk_offsets, p.cu_seqlens_type), cu_shift, false));
+    SCANJIT_TRY(device.add(api, "chunk_offsets", index_bytes(in.chunk_offsets, p.cu_seqlens_type),
+                           cu_shift, false));
   }
-  if (p.has_h0_indices) SCANJIT_TRY(device.add(api, "h0_indices", index_bytes(in.h0_indices, p.index_type), index_shift, false));
-  if (p.has_ht_indices) SCANJIT_TRY(device.add(api, "ht_indices", index_bytes(in.ht_indices, p.index_type), index_shift, false));
+  if (p.has_h0_indices)
+    SCANJIT_TRY(device.add(api, "h0_indices", index_bytes(in.h0_indices, p.index_type), index_shift,
+                           false));
+  if (p.has_ht_indices)
+    SCANJIT_TRY(device.add(api, "ht_indices", index_bytes(in.ht_indices, p.index_type), index_shift,
+                           false));
   if (p.has_h) SCANJIT_TRY(device.add(api, "h", bytes_of(problem.h), shift16, true));
-  if (p.has_v_new && !problem.v_new_in_place) SCANJIT_TRY(device.add(api, "v_new", bytes_of(problem.v_new), shift16, true));
-  if (p.has_ht && !problem.ht_in_place) SCANJIT_TRY(device.add(api, "ht", bytes_of(problem.ht), shift32, true));
+  if (p.has_v_new && !problem.v_new_in_place)
+    SCANJIT_TRY(device.add(api, "v_new", bytes_of(problem.v_new), shift16, true));
+  if (p.has_ht && !problem.ht_in_place)
+    SCANJIT_TRY(device.add(api, "ht", bytes_of(problem.ht), shift32, true));
   SCANJIT_TRY(device.add(api, "status", std::vector<std::byte>(4), 0, true));
   if (workspace_bytes > 0) {
     // Filled with a value that no kernel may rely on.
-    SCANJIT_TRY(device.add(api, "workspace", std::vector<std::byte>(static_cast<std::size_t>(workspace_bytes), std::byte{0xFF}), 0, true));
+    SCANJIT_TRY(device.add(
+        api, "workspace",
+        std::vector<std::byte>(static_cast<std::size_t>(workspace_bytes), std::byte{0xFF}), 0,
+        true));
     device.workspace_ = {device.address("workspace"), workspace_bytes};
   }
   device.ht_in_place_ = problem.ht_in_place;
@@ -112,7 +130,8 @@ std::string DeviceCase::Outputs::difference(const Outputs& other) const {
   const auto compare = [](const char* name, const auto& a, const auto& b) -> std::string {
     const std::size_t count = std::min(a.size(), b.size());
     for (std::size_t i = 0; i < count; ++i) {
-      if (std::memcmp(&a[i], &b[i], sizeof a[i]) != 0) return std::string(name) + " differs at element " + std::to_string(i);
+      if (std::memcmp(&a[i], &b[i], sizeof a[i]) != 0)
+        return std::string(name) + " differs at element " + std::to_string(i);
     }
     return a.size() == b.size() ? "" : std::string(name) + " has another size";
   };
@@ -125,7 +144,8 @@ std::string DeviceCase::Outputs::difference(const Outputs& other) const {
 Status DeviceCase::reset() {
   for (Tensor& tensor : tensors_) {
     if (!tensor.output) continue;
-    SCANJIT_TRY(tensor.buffer.upload(tensor.bytes.data(), static_cast<std::int64_t>(tensor.bytes.size()), 0, stream_));
+    SCANJIT_TRY(tensor.buffer.upload(tensor.bytes.data(),
+                                     static_cast<std::int64_t>(tensor.bytes.size()), 0, stream_));
   }
   return {};
 }
@@ -136,7 +156,9 @@ Result<DeviceCase::Outputs> DeviceCase::outputs() const {
     values.resize(count);
     const Tensor* tensor = find(name);
     if (count == 0 || tensor == nullptr) return {};
-    return tensor->buffer.download(values.data(), static_cast<std::int64_t>(count * sizeof values[0]), tensor->offset, stream_);
+    return tensor->buffer.download(values.data(),
+                                   static_cast<std::int64_t>(count * sizeof values[0]),
+                                   tensor->offset, stream_);
   };
   SCANJIT_TRY(read("h", outputs.h, h_elements_));
   SCANJIT_TRY(read(v_new_in_place_ ? "u" : "v_new", outputs.v_new, v_new_elements_));
@@ -150,15 +172,18 @@ Result<DeviceCase::Outputs> DeviceCase::outputs() const {
 Result<std::string> DeviceCase::damage() const {
   for (const Tensor& tensor : tensors_) {
     std::vector<std::byte> now(tensor.bytes.size());
-    SCANJIT_TRY(tensor.buffer.download(now.data(), static_cast<std::int64_t>(now.size()), 0, stream_));
+    SCANJIT_TRY(
+        tensor.buffer.download(now.data(), static_cast<std::int64_t>(now.size()), 0, stream_));
     const auto begin = static_cast<std::size_t>(tensor.offset);
     const std::size_t end = now.size() - static_cast<std::size_t>(kGuardBytes);
     for (std::size_t i = 0; i < now.size(); ++i) {
       const bool inside = i >= begin && i < end;
       if (now[i] == tensor.bytes[i] || (inside && tensor.output)) continue;
-      if (inside) return "the input " + tensor.name + " was written to at byte " + std::to_string(i - begin);
+      if (inside)
+        return "the input " + tensor.name + " was written to at byte " + std::to_string(i - begin);
       const auto distance = i < begin ? begin - i : i - end;
-      return tensor.name + " was written to " + std::to_string(distance) + " bytes " + (i < begin ? "before its begin" : "past its end");
+      return tensor.name + " was written to " + std::to_string(distance) + " bytes " +
+             (i < begin ? "before its begin" : "past its end");
     }
   }
   return std::string();

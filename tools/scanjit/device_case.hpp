@@ -16,8 +16,10 @@ namespace scanjit::cli {
 class DeviceCase {
  public:
   /// Uploads inputs and outputs. `problem` must outlive this. Errors: kOutOfMemory, driver errors.
-  [[nodiscard]] static Result<DeviceCase> create(const cuda::DriverApi& api, const TensorProblem& problem,
-                                                 std::int64_t workspace_bytes, cuda::CUstream stream);
+  [[nodiscard]] static Result<DeviceCase> create(const cuda::DriverApi& api,
+                                                 const TensorProblem& problem,
+                                                 std::int64_t workspace_bytes,
+                                                 cuda::CUstream stream);
 
   [[nodiscard]] const GatedDeltaHArgs& args() const noexcept { return args_; }
   [[nodiscard]] Workspace workspace() const noexcept { return workspace_; }
@@ -48,8 +50,8 @@ class DeviceCase {
     bool output = false;
   };
   explicit DeviceCase(cuda::CUstream stream) : stream_(stream) {}
-  Status add(const cuda::DriverApi& api, std::string name, std::vector<std::byte> bytes, std::int64_t misalign_bytes,
-             bool output);
+  Status add(const cuda::DriverApi& api, std::string name, std::vector<std::byte> bytes,
+             std::int64_t misalign_bytes, bool output);
   [[nodiscard]] const Tensor* find(const std::string& name) const noexcept;
   [[nodiscard]] void* address(const std::string& name) const noexcept;
 

@@ -57,31 +57,39 @@ void look_at_driver(const Environment& environment, Examination* result) {
   const Result<const cuda::DriverApi*> driver = cuda::load_driver(environment);
   if (!driver.ok()) {
     result->findings.push_back({"driver", Grade::kMissing, driver.status().message(),
-                                "install NVIDIA's driver (525 or newer), run the container with --gpus all, or name the library: "
-                                "SCANJIT_CUDA_LIBRARY=/path/to/libcuda.so.1. Without a GPU 'scanjit prewarm' and 'scanjit inspect' work"});
+                                "install NVIDIA's driver (525 or newer), run the container with "
+                                "--gpus all, or name the library: "
+                                "SCANJIT_CUDA_LIBRARY=/path/to/libcuda.so.1. Without a GPU "
+                                "'scanjit prewarm' and 'scanjit inspect' work"});
     return;
   }
   const Result<int> count = cuda::device_count(**driver);
   if (!count.ok() || *count == 0) {
-    result->findings.push_back({"GPU", Grade::kMissing, count.ok() ? "the driver shows no device to this process" : count.status().message(),
-                                "check CUDA_VISIBLE_DEVICES and the container's devices"});
+    result->findings.push_back(
+        {"GPU", Grade::kMissing,
+         count.ok() ? "the driver shows no device to this process" : count.status().message(),
+         "check CUDA_VISIBLE_DEVICES and the container's devices"});
     return;
   }
   for (int i = 0; i < *count; ++i) {
     const Result<cuda::CUdevice> device = cuda::device_of_ordinal(**driver, i);
-    Result<cuda::DeviceFacts> facts =
-        device.ok() ? cuda::device_facts(**driver, *device, nullptr) : Result<cuda::DeviceFacts>(device.status());
+    Result<cuda::DeviceFacts> facts = device.ok() ? cuda::device_facts(**driver, *device, nullptr)
+                                                  : Result<cuda::DeviceFacts>(device.status());
     if (!facts.ok()) {
-      result->findings.push_back({"GPU", Grade::kWarning, "device " + std::to_string(i) + ": " + facts.status().message(), ""});
+      result->findings.push_back({"GPU", Grade::kWarning,
+                                  "device " + std::to_string(i) + ": " + facts.status().message(),
+                                  ""});
       continue;
     }
     if (i == 0) {
-      result->findings.push_back({"driver", Grade::kOk, facts->driver + ", offers CUDA " + facts->cuda_version, ""});
+      result->findings.push_back(
+          {"driver", Grade::kOk, facts->driver + ", offers CUDA " + facts->cuda_version, ""});
     }
     const bool usable = facts->cc_major >= kOldestMajor;
-    std::string text = "device " + std::to_string(i) + ": " + facts->name + ", " + facts->arch + ", " +
-                       std::to_string(facts->sm_count) + " multiprocessors, " + byte_text(facts->total_bytes) + ", L2 " +
-                       byte_text(facts->l2_bytes) + ", " + byte_text(facts->smem_optin_bytes) + " of shared memory a block";
+    std::string text = "device " + std::to_string(i) + ": " + facts->name + ", " + facts->arch +
+                       ", " + std::to_string(facts->sm_count) + " multiprocessors, " +
+                       byte_text(facts->total_bytes) + ", L2 " + byte_text(facts->l2_bytes) + ", " +
+                       byte_text(facts->smem_optin_bytes) + " of shared memory a block";
     result->findings.push_back({"GPU", usable ? Grade::kOk : Grade::kMissing, std::move(text),
                                 usable ? "" : "the kernels need compute capability 8.0 or newer"});
     result->usable_gpu = result->usable_gpu || usable;
@@ -93,15 +101,21 @@ void look_at_nvrtc(const Environment& environment, Examination* result) {
   const Result<const cuda::NvrtcApi*> nvrtc = cuda::load_nvrtc(environment);
   if (!nvrtc.ok()) {
     result->findings.push_back({"NVRTC", Grade::kMissing, nvrtc.status().message(),
-                                "install it (Debian package cuda-nvrtc-13-0, Python package nvidia-cuda-nvrtc, or a CUDA toolkit), or name it: "
-                                "SCANJIT_NVRTC_LIBRARY=/path/to/libnvrtc.so. With a pack from 'scanjit prewarm' none is needed"});
+                                "install it (Debian package cuda-nvrtc-13-0, Python package "
+                                "nvidia-cuda-nvrtc, or a CUDA toolkit), or name it: "
+                                "SCANJIT_NVRTC_LIBRARY=/path/to/libnvrtc.so. With a pack from "
+                                "'scanjit prewarm' none is needed"});
     return;
   }
   const cuda::NvrtcApi& api = **nvrtc;
   std::string archs;
   for (const int arch : api.archs) archs += (archs.empty() ? "" : " ") + std::to_string(arch);
-  result->facts["nvrtc"] = {{"version", api.version}, {"library", api.library}, {"builtins", api.builtins}, {"archs", api.archs}};
-  Finding finding{"NVRTC", Grade::kOk, api.version + " from " + api.library + ", compiles for " + archs, ""};
+  result->facts["nvrtc"] = {{"version", api.version},
+                            {"library", api.library},
+                            {"builtins", api.builtins},
+                            {"archs", api.archs}};
+  Finding finding{"NVRTC", Grade::kOk,
+                  api.version + " from " + api.library + ", compiles for " + archs, ""};
   if (api.builtins.empty()) {
     finding.grade = Grade::kWarning;
     finding.text += "; no libnvrtc-builtins lies beside it";
@@ -120,13 +134,15 @@ void look_at_nvrtc(const Environment& environment, Examination* result) {
   result->findings.push_back(std::move(finding));
 }
 
-void look_at_cache(const std::string& requested, const Environment& environment, Examination* result) {
+void look_at_cache(const std::string& requested, const Environment& environment,
+                   Examination* result) {
   os::FileSystem& files = os::posix_file_system();
   const os::CacheDirectory cache = os::choose_cache_directory(requested, environment);
   result->facts["cache"] = {{"path", cache.path}, {"reason", cache.reason}};
   if (cache.memory_only()) {
-    result->findings.push_back({"cache", Grade::kWarning, "none: " + cache.reason,
-                                "set SCANJIT_CACHE_DIR to an absolute path, or every process tunes and compiles again"});
+    result->findings.push_back(
+        {"cache", Grade::kWarning, "none: " + cache.reason,
+         "set SCANJIT_CACHE_DIR to an absolute path, or every process tunes and compiles again"});
     return;
   }
   // Made here as the engine would make it; a probe file shows whether it can be written to.
@@ -139,8 +155,9 @@ void look_at_cache(const std::string& requested, const Environment& environment,
   }
   result->facts["cache"]["writable"] = status.ok();
   if (!status.ok()) {
-    result->findings.push_back({"cache", Grade::kWarning, status.message(),
-                                "give this user a directory of its own with mode 0700 and set SCANJIT_CACHE_DIR to it"});
+    result->findings.push_back(
+        {"cache", Grade::kWarning, status.message(),
+         "give this user a directory of its own with mode 0700 and set SCANJIT_CACHE_DIR to it"});
     return;
   }
   std::string text = cache.path + " (" + cache.reason + "), writable, mine alone";
@@ -150,8 +167,9 @@ void look_at_cache(const std::string& requested, const Environment& environment,
     text += ", " + std::to_string(items->size()) + " tuned files";
     result->facts["cache"]["tuned_files"] = items->size();
     if (damaged != 0) {
-      result->findings.push_back({"cache", Grade::kWarning, text + ", " + std::to_string(damaged) + " of them damaged",
-                                  "'scanjit cache verify' names them; 'scanjit cache gc' removes what was set aside"});
+      result->findings.push_back(
+          {"cache", Grade::kWarning, text + ", " + std::to_string(damaged) + " of them damaged",
+           "'scanjit cache verify' names them; 'scanjit cache gc' removes what was set aside"});
       return;
     }
   }
@@ -163,20 +181,25 @@ void look_at_tuned_files(Examination* result) {
   Json shipped = Json::array();
   const std::vector<tuning::ShippedText> texts = engine::shipped_configs();
   for (const tuning::ShippedText& text : texts) {
-    const Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
+    const Result<tuning::TunedFile> file =
+        tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
     if (!file.ok()) {
-      result->findings.push_back({"tuned files", Grade::kWarning, std::string(text.name) + ": " + file.status().message(), ""});
+      result->findings.push_back({"tuned files", Grade::kWarning,
+                                  std::string(text.name) + ": " + file.status().message(), ""});
       continue;
     }
     bool applies = false;
     for (const cuda::DeviceFacts& device : result->devices) {
       if (!engine::gpu_facts(device).same_model(file->gpu)) continue;
       applies = true;
-      result->findings.push_back({"tuned files", Grade::kOk, std::string(text.name) + " is for this " + device.name + ": " +
-                                                                 std::to_string(file->entries.size()) + " keys", ""});
+      result->findings.push_back({"tuned files", Grade::kOk,
+                                  std::string(text.name) + " is for this " + device.name + ": " +
+                                      std::to_string(file->entries.size()) + " keys",
+                                  ""});
       break;
     }
-    shipped.push_back({{"name", text.name}, {"entries", file->entries.size()}, {"applies", applies}});
+    shipped.push_back(
+        {{"name", text.name}, {"entries", file->entries.size()}, {"applies", applies}});
     all += (all.empty() ? "" : ", ") + std::string(text.name);
     if (applies) all.clear();
   }
@@ -185,9 +208,12 @@ void look_at_tuned_files(Examination* result) {
   result->facts["shipped"] = std::move(shipped);
   if (any) return;
   std::string text = texts.empty() ? "none is shipped" : "shipped are " + all;
-  if (!result->devices.empty()) text += "; none is for " + result->devices.front().name + ", so the heuristic serves what is not tuned here";
-  result->findings.push_back({"tuned files", result->devices.empty() ? Grade::kOk : Grade::kWarning, std::move(text),
-                              result->devices.empty() ? "" : "tune it: 'scanjit tune gated_delta_h --model NAME --tp N'"});
+  if (!result->devices.empty())
+    text += "; none is for " + result->devices.front().name +
+            ", so the heuristic serves what is not tuned here";
+  result->findings.push_back(
+      {"tuned files", result->devices.empty() ? Grade::kOk : Grade::kWarning, std::move(text),
+       result->devices.empty() ? "" : "tune it: 'scanjit tune gated_delta_h --model NAME --tp N'"});
 }
 
 int run_doctor(Session& session, const EngineOptions& options) {
@@ -200,15 +226,23 @@ int run_doctor(Session& session, const EngineOptions& options) {
   if (session.json) {
     Json checks = Json::array(), devices = Json::array();
     for (const Finding& finding : result.findings) {
-      Json json = {{"subject", finding.subject}, {"grade", word(finding.grade)}, {"text", finding.text}};
+      Json json = {
+          {"subject", finding.subject}, {"grade", word(finding.grade)}, {"text", finding.text}};
       if (!finding.fix.empty()) json["fix"] = finding.fix;
       checks.push_back(std::move(json));
     }
     for (const cuda::DeviceFacts& device : result.devices) {
-      devices.push_back({{"name", device.name}, {"uuid", device.uuid}, {"arch", device.arch}, {"driver", device.driver},
-                         {"cuda", device.cuda_version}, {"sm_count", device.sm_count}, {"l2_bytes", device.l2_bytes},
-                         {"total_bytes", device.total_bytes}, {"smem_optin_bytes", device.smem_optin_bytes},
-                         {"sm_clock_khz", device.sm_clock_khz}, {"memory_bus_bits", device.memory_bus_bits}});
+      devices.push_back({{"name", device.name},
+                         {"uuid", device.uuid},
+                         {"arch", device.arch},
+                         {"driver", device.driver},
+                         {"cuda", device.cuda_version},
+                         {"sm_count", device.sm_count},
+                         {"l2_bytes", device.l2_bytes},
+                         {"total_bytes", device.total_bytes},
+                         {"smem_optin_bytes", device.smem_optin_bytes},
+                         {"sm_clock_khz", device.sm_clock_khz},
+                         {"memory_bus_bits", device.memory_bus_bits}});
     }
     Json fields;
     fields["version"] = engine::version();
@@ -226,9 +260,11 @@ int run_doctor(Session& session, const EngineOptions& options) {
     subject.resize(kTextColumn - 9, ' ');
     std::string grade = word(finding.grade);
     grade.resize(9, ' ');
-    session.out << grade << subject << wrapped(printable(finding.text), kWidth, kTextColumn) << '\n';
+    session.out << grade << subject << wrapped(printable(finding.text), kWidth, kTextColumn)
+                << '\n';
     if (!finding.fix.empty()) {
-      session.out << std::string(kTextColumn, ' ') << "-> " << wrapped(finding.fix, kWidth, kTextColumn + 3) << '\n';
+      session.out << std::string(kTextColumn, ' ') << "-> "
+                  << wrapped(finding.fix, kWidth, kTextColumn + 3) << '\n';
     }
   }
   session.out << (result.usable_gpu ? "This machine can compile, tune and run."
@@ -241,10 +277,14 @@ int run_doctor(Session& session, const EngineOptions& options) {
 
 Command add_doctor(CLI::App& parent, Session& session) {
   auto options = std::make_shared<EngineOptions>();
-  CLI::App* app = parent.add_subcommand("doctor", "Driver, NVRTC, GPUs, cache directory, tuned files: what is there and what to fix");
+  CLI::App* app = parent.add_subcommand(
+      "doctor", "Driver, NVRTC, GPUs, cache directory, tuned files: what is there and what to fix");
   add_session_flags(*app, session);
-  app->add_option("--cache-dir", options->cache_dir, "Cache directory to look at (default: the user's)")->type_name("DIR");
-  app->footer("Example: is this container fit to serve? (exit status 3: no usable GPU)\n  scanjit doctor");
+  app->add_option("--cache-dir", options->cache_dir,
+                  "Cache directory to look at (default: the user's)")
+      ->type_name("DIR");
+  app->footer(
+      "Example: is this container fit to serve? (exit status 3: no usable GPU)\n  scanjit doctor");
   return {app, [options](Session& s) { return run_doctor(s, *options); }};
 }
 

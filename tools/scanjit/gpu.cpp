@@ -15,9 +15,11 @@ Result<Gpu> open_gpu(Session& session, EngineOptions options) {
   engine::Internals& internals = engine::internals(engine);
   SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
-  SCANJIT_ASSIGN_OR_RETURN(cuda::ScopedContext scope, cuda::ScopedContext::enter(internals.api(), context.context));
-  SCANJIT_ASSIGN_OR_RETURN(cuda::OwnedStream stream,
-                           cuda::OwnedStream::create(internals.api(), cuda::OwnedStream::Priority::kNormal));
+  SCANJIT_ASSIGN_OR_RETURN(cuda::ScopedContext scope,
+                           cuda::ScopedContext::enter(internals.api(), context.context));
+  SCANJIT_ASSIGN_OR_RETURN(
+      cuda::OwnedStream stream,
+      cuda::OwnedStream::create(internals.api(), cuda::OwnedStream::Priority::kNormal));
   return Gpu{std::move(engine), internals, limits, context, std::move(scope), std::move(stream)};
 }
 

@@ -23,7 +23,8 @@ struct Gpu {
   [[nodiscard]] const cuda::DriverApi& api() const noexcept { return internals.api(); }
 };
 
-/// `options.log` is set from the session. Errors: kUnsupported (no driver, no device), kInvalidArgument.
+/// `options.log` is set from the session. Errors: kUnsupported (no driver, no device),
+/// kInvalidArgument.
 [[nodiscard]] Result<Gpu> open_gpu(Session& session, EngineOptions options);
 
 /// The free device memory less a reserve for what kernels and the driver take: what tools may fill.

@@ -13,7 +13,7 @@
 namespace scanjit::cli {
 
 struct Verdict {
-  std::string failure;  ///< "" or what is broken, with figures
+  std::string failure;               ///< "" or what is broken, with figures
   reference::OutputErrors pure;      ///< against the f64 oracle
   reference::OutputErrors rounding;  ///< against the oracle that rounds as the definition does
   bool mistrusted = false;           ///< mostly zeros: agreement proves little
@@ -22,16 +22,18 @@ struct Verdict {
 /// The oracle's results for one problem; any number of results are held against them.
 class Judge {
  public:
-  /// Runs both oracles on all cores. `problem` must outlive this. Errors: kInvalidArgument, kOutOfMemory.
+  /// Runs both oracles on all cores. `problem` must outlive this. Errors: kInvalidArgument,
+  /// kOutOfMemory.
   [[nodiscard]] static Result<Judge> make(const TensorProblem& problem, reference::GateSet gates);
   [[nodiscard]] Verdict judge(const DeviceCase::Outputs& got) const;
 
-  /// Whether each of the three mistakes that a good limit must catch is caught on this problem: pairs of
-  /// a name and the verdict on outputs computed with that mistake.
+  /// Whether each of the three mistakes that a good limit must catch is caught on this problem:
+  /// pairs of a name and the verdict on outputs computed with that mistake.
   [[nodiscard]] Result<std::vector<std::pair<std::string, std::string>>> negative_controls() const;
 
  private:
-  Judge(const TensorProblem& problem, reference::GateSet gates) : problem_(&problem), gates_(gates) {}
+  Judge(const TensorProblem& problem, reference::GateSet gates)
+      : problem_(&problem), gates_(gates) {}
   const TensorProblem* problem_;
   reference::GateSet gates_;
   reference::GatedDeltaHOutputs pure_, rounding_;

@@ -27,7 +27,8 @@ Result<NameValues> parse_name_values(const std::vector<std::string>& texts) {
         return invalid_argument("'" + word + "' is not of the form NAME=VALUE");
       }
       std::string name = word.substr(0, equals);
-      if (std::any_of(values.begin(), values.end(), [&](const auto& value) { return value.first == name; })) {
+      if (std::any_of(values.begin(), values.end(),
+                      [&](const auto& value) { return value.first == name; })) {
         return invalid_argument("'" + name + "' is given twice");
       }
       values.emplace_back(std::move(name), word.substr(equals + 1));
@@ -40,14 +41,16 @@ Result<NameValues> parse_name_values(std::string_view text) {
   return parse_name_values(std::vector<std::string>{std::string(text)});
 }
 
-Result<std::int64_t> parse_integer(const std::string& what, std::string_view text, std::int64_t low, std::int64_t high) {
+Result<std::int64_t> parse_integer(const std::string& what, std::string_view text, std::int64_t low,
+                                   std::int64_t high) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
     const std::string bound = high == std::numeric_limits<std::int64_t>::max()
                                   ? "of at least " + std::to_string(low)
                                   : "from " + std::to_string(low) + " to " + std::to_string(high);
-    return invalid_argument(what + " is '" + std::string(text) + "', it must be a whole number " + bound);
+    return invalid_argument(what + " is '" + std::string(text) + "', it must be a whole number " +
+                            bound);
   }
   return value;
 }
@@ -68,7 +71,8 @@ Result<Config> parse_config(std::string_view text) {
                  : name == "warps"  ? &config.warps
                                     : nullptr;
     if (field == nullptr) {
-      return invalid_argument("a config has no '" + name + "': it is spelt bv=64,bk=128,stages=2,warps=4");
+      return invalid_argument("a config has no '" + name +
+                              "': it is spelt bv=64,bk=128,stages=2,warps=4");
     }
     SCANJIT_ASSIGN_OR_RETURN(const std::int64_t number, parse_integer(name, value, 1, 1024));
     *field = static_cast<int>(number);
@@ -87,10 +91,13 @@ std::string config_argument(const Config& config) {
 
 Result<Shard> parse_shard(std::string_view text) {
   const std::vector<std::string> parts = split(text, '/');
-  if (parts.size() != 2) return invalid_argument("the shard is '" + std::string(text) + "', it must be INDEX/COUNT, as 0/4");
+  if (parts.size() != 2)
+    return invalid_argument("the shard is '" + std::string(text) +
+                            "', it must be INDEX/COUNT, as 0/4");
   Shard shard;
   SCANJIT_ASSIGN_OR_RETURN(shard.count, parse_integer("the shard's count", parts[1], 1, 1'000'000));
-  SCANJIT_ASSIGN_OR_RETURN(shard.index, parse_integer("the shard's index", parts[0], 0, shard.count - 1));
+  SCANJIT_ASSIGN_OR_RETURN(shard.index,
+                           parse_integer("the shard's index", parts[0], 0, shard.count - 1));
   return shard;
 }
 

@@ -27,9 +27,10 @@ using NameValues = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] std::string config_argument(const Config& config);
 
 /// A whole decimal number in [low, high]. `what` begins the sentence.
-[[nodiscard]] Result<std::int64_t> parse_integer(const std::string& what, std::string_view text, std::int64_t low,
-                                                 std::int64_t high);
-[[nodiscard]] Result<bool> parse_bool(const std::string& what, std::string_view text);  ///< true/false/1/0
+[[nodiscard]] Result<std::int64_t> parse_integer(const std::string& what, std::string_view text,
+                                                 std::int64_t low, std::int64_t high);
+[[nodiscard]] Result<bool> parse_bool(const std::string& what,
+                                      std::string_view text);  ///< true/false/1/0
 
 /// Words between `separator`s; "" has none.
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);

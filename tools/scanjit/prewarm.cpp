@@ -30,14 +30,18 @@ constexpr std::int64_t kMaxTunedBytes = std::int64_t{256} << 20;
 Result<tuning::TunedFile> tuned_file(const PrewarmOptions& options, std::string* name) {
   if (!options.tuned.empty()) {
     *name = options.tuned;
-    SCANJIT_ASSIGN_OR_RETURN(const std::string text, os::posix_file_system().read_file(options.tuned, kMaxTunedBytes));
+    SCANJIT_ASSIGN_OR_RETURN(const std::string text,
+                             os::posix_file_system().read_file(options.tuned, kMaxTunedBytes));
     Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text, tuning::Checksum::kWithout);
-    if (!file.ok()) return Status(file.status().code(), options.tuned + ": " + file.status().message(), {{}, options.tuned, 0});
+    if (!file.ok())
+      return Status(file.status().code(), options.tuned + ": " + file.status().message(),
+                    {{}, options.tuned, 0});
     return file;
   }
   std::string shipped;
   for (const tuning::ShippedText& text : engine::shipped_configs()) {
-    Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
+    Result<tuning::TunedFile> file =
+        tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
     if (!file.ok()) continue;
     const std::string arch = cuda::arch_name(file->gpu.compute_major, file->gpu.compute_minor);
     if (options.arch.empty() || arch == options.arch) {
@@ -52,14 +56,16 @@ Result<tuning::TunedFile> tuned_file(const PrewarmOptions& options, std::string*
     none.gpu = gpu_of_arch(options.arch);
     return none;
   }
-  return not_found("no shipped tuned file is for " + (options.arch.empty() ? "any GPU" : options.arch) + " (there are: " +
-                   (shipped.empty() ? "none" : shipped) +
-                   "); name one by --tuned, or by --arch and --shapes what to pack under the heuristic");
+  return not_found(
+      "no shipped tuned file is for " + (options.arch.empty() ? "any GPU" : options.arch) +
+      " (there are: " + (shipped.empty() ? "none" : shipped) +
+      "); name one by --tuned, or by --arch and --shapes what to pack under the heuristic");
 }
 
 int run_prewarm(Session& session, const PrewarmOptions& options) {
   if (!options.arch.empty()) {
-    if (const auto known = jit::compile_options(options.arch); !known.ok()) return session.fail(kExitUsage, known.status());
+    if (const auto known = jit::compile_options(options.arch); !known.ok())
+      return session.fail(kExitUsage, known.status());
   }
   std::string name;
   Result<tuning::TunedFile> tuned = tuned_file(options, &name);
@@ -71,12 +77,14 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
     if (!shapes.ok()) return session.fail(kExitUsage, shapes.status());
     for (const tuning::Shape& shape : *shapes) {
       auto problem = ops::make_problem(shape);
-      if (!problem.ok()) return session.fail(kExitUsage, problem.status().with_context(shape.text()));
+      if (!problem.ok())
+        return session.fail(kExitUsage, problem.status().with_context(shape.text()));
       pack.problems.push_back(std::move(*problem));
     }
   }
   os::FileSystem& files = os::posix_file_system();
-  if (const Status status = files.make_directories(options.out); !status.ok()) return session.fail(kExitEnvironment, status);
+  if (const Status status = files.make_directories(options.out); !status.ok())
+    return session.fail(kExitEnvironment, status);
   const Result<std::string> out = files.resolve(options.out);
   if (!out.ok()) return session.fail(kExitEnvironment, out.status());
 
@@ -88,14 +96,17 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
   pack.environment = session.environment;
   pack.files = &files;
   pack.log = Log(session.log_sink());
-  session.err << "scanjit: packing " << name << " (" << pack.tuned.entries.size() << " keys) into " << *out << std::endl;
+  session.err << "scanjit: packing " << name << " (" << pack.tuned.entries.size() << " keys) into "
+              << *out << std::endl;
 
   Result<engine::PackReport> report = internal_error("");
   {
     std::unique_ptr<Progress> progress;
     std::size_t shown = 0;
     pack.progress = [&](std::size_t done, std::size_t total, const std::string& what) {
-      if (!progress) progress = std::make_unique<Progress>(session.err, session.err_is_terminal, "kernels", static_cast<std::int64_t>(total));
+      if (!progress)
+        progress = std::make_unique<Progress>(session.err, session.err_is_terminal, "kernels",
+                                              static_cast<std::int64_t>(total));
       if (done > shown) progress->advance(static_cast<std::int64_t>(done - shown));
       shown = done;
       progress->note(what);
@@ -103,15 +114,22 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
     report = engine::write_pack(pack);
   }
   if (!report.ok()) return session.fail(report.status());
-  for (const std::string& failure : report->failures) session.err << "scanjit: " << printable(failure) << '\n';
+  for (const std::string& failure : report->failures)
+    session.err << "scanjit: " << printable(failure) << '\n';
   const int exit = report->failures.empty() ? kExitOk : kExitFailed;
   if (exit != kExitOk) session.err << "repeat: " << shell_line(session.arguments) << std::endl;
   if (session.json) {
-    session.print_json("scanjit-prewarm/1", {{"out", *out}, {"tuned", name}, {"entries", report->entries}, {"kernels", report->kernels},
-                                             {"compiled", report->compiled}, {"bytes", report->bytes}, {"failures", report->failures}});
+    session.print_json("scanjit-prewarm/1", {{"out", *out},
+                                             {"tuned", name},
+                                             {"entries", report->entries},
+                                             {"kernels", report->kernels},
+                                             {"compiled", report->compiled},
+                                             {"bytes", report->bytes},
+                                             {"failures", report->failures}});
   } else {
-    session.out << *out << ": " << report->entries << " tuned entries, " << report->kernels << " kernels (" << report->compiled
-                << " compiled now), " << byte_text(report->bytes) << " of machine code";
+    session.out << *out << ": " << report->entries << " tuned entries, " << report->kernels
+                << " kernels (" << report->compiled << " compiled now), "
+                << byte_text(report->bytes) << " of machine code";
     if (!report->failures.empty()) session.out << ", " << report->failures.size() << " failed";
     session.out << std::endl;
   }
@@ -122,20 +140,31 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
 
 Command add_prewarm(CLI::App& parent, Session& session) {
   auto options = std::make_shared<PrewarmOptions>();
-  CLI::App* app = parent.add_subcommand("prewarm", "Make a pack of tuned entries and compiled kernels; no GPU needed");
+  CLI::App* app = parent.add_subcommand(
+      "prewarm", "Make a pack of tuned entries and compiled kernels; no GPU needed");
   add_session_flags(*app, session);
-  app->add_option("--arch", options->arch, "Architecture, as sm_90a (default: that of the tuned file)")->type_name("ARCH");
-  app->add_option("--tuned", options->tuned, "Tuned file (default: the shipped one of the architecture)")->type_name("FILE");
-  app->add_option("-o,--out", options->out, "Directory to write; what is there already is kept")->type_name("DIR")->required();
-  app->add_flag("--picks-only", options->picks_only, "Only the pick of each key, without alternates and heuristic: the smallest pack");
-  app->add_option("--jobs", options->jobs, "Parallel compilations (default: as many as cores, at most 16)")
+  app->add_option("--arch", options->arch,
+                  "Architecture, as sm_90a (default: that of the tuned file)")
+      ->type_name("ARCH");
+  app->add_option("--tuned", options->tuned,
+                  "Tuned file (default: the shipped one of the architecture)")
+      ->type_name("FILE");
+  app->add_option("-o,--out", options->out, "Directory to write; what is there already is kept")
+      ->type_name("DIR")
+      ->required();
+  app->add_flag("--picks-only", options->picks_only,
+                "Only the pick of each key, without alternates and heuristic: the smallest pack");
+  app->add_option("--jobs", options->jobs,
+                  "Parallel compilations (default: as many as cores, at most 16)")
       ->type_name("N")
       ->check(CLI::Range(0, 256));
   add_shapes_flag(*app, options->shapes);
   add_model_flags(*app, options->shapes);
-  app->footer("Example: in an image build, for servers with H200s (then EngineOptions::pack_dirs = {\"/opt/pack\"})\n"
-              "  scanjit prewarm --arch sm_90a --tuned configs/NVIDIA_H200.json --out /opt/pack\n"
-              "With --shapes, --shape or --model only what those problems need is packed.");
+  app->footer(
+      "Example: in an image build, for servers with H200s (then EngineOptions::pack_dirs = "
+      "{\"/opt/pack\"})\n"
+      "  scanjit prewarm --arch sm_90a --tuned configs/NVIDIA_H200.json --out /opt/pack\n"
+      "With --shapes, --shape or --model only what those problems need is packed.");
   return {app, [options](Session& s) { return run_prewarm(s, *options); }};
 }
 

@@ -27,7 +27,8 @@ struct RunOptions {
 };
 
 int make_example(Session& session, const RunOptions& options) {
-  const Result<tuning::Shape> shape = parse_shape(options.op, options.shape.empty() ? "N=2,T=200,H=2,HV=4" : options.shape);
+  const Result<tuning::Shape> shape =
+      parse_shape(options.op, options.shape.empty() ? "N=2,T=200,H=2,HV=4" : options.shape);
   if (!shape.ok()) return session.fail(kExitUsage, shape.status());
   const Result<GatedDeltaHProblem> problem = ops::gated_delta_h_problem(*shape);
   if (!problem.ok()) return session.fail(kExitUsage, problem.status());
@@ -36,7 +37,8 @@ int make_example(Session& session, const RunOptions& options) {
   if (!gates.ok()) return session.fail(kExitUsage, gates.status());
   generator.gates = *gates;
   generator.seed = options.seed;
-  if (const Status status = check_writable(options.example); !status.ok()) return session.fail(kExitEnvironment, status);
+  if (const Status status = check_writable(options.example); !status.ok())
+    return session.fail(kExitEnvironment, status);
   const Result<reference::GatedDeltaHInputs> inputs = reference::generate(*problem, generator);
   if (!inputs.ok()) return session.fail(inputs.status());
   const TensorFile file = input_tensors(*inputs);
@@ -45,10 +47,13 @@ int make_example(Session& session, const RunOptions& options) {
   if (session.json) {
     Json names = Json::array();
     for (const io::TensorView& tensor : file.tensors) names.push_back(tensor.name);
-    session.print_json("scanjit-run-example/1", {{"file", options.example}, {"shape", shape_argument(*shape)}, {"tensors", std::move(names)}});
+    session.print_json("scanjit-run-example/1", {{"file", options.example},
+                                                 {"shape", shape_argument(*shape)},
+                                                 {"tensors", std::move(names)}});
   } else {
     session.out << options.example << ": inputs of " << shape_argument(*shape) << "\nnext: "
-                << shell_line({session.arguments.front(), "run", options.op, "--in", options.example, "--out", "y.safetensors", "--check"})
+                << shell_line({session.arguments.front(), "run", options.op, "--in",
+                               options.example, "--out", "y.safetensors", "--check"})
                 << std::endl;
   }
   return kExitOk;
@@ -56,30 +61,36 @@ int make_example(Session& session, const RunOptions& options) {
 
 std::string tensor_text(const io::TensorView& tensor) {
   std::string text = tensor.name + " " + io::to_string(tensor.type) + " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(tensor.shape[i]);
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
+    text += (i == 0 ? "" : ",") + std::to_string(tensor.shape[i]);
   return text + "]";
 }
 
 Json tensor_json(const TensorFile& file) {
   Json list = Json::array();
   for (const io::TensorView& tensor : file.tensors) {
-    list.push_back({{"name", tensor.name}, {"dtype", io::to_string(tensor.type)}, {"shape", tensor.shape}});
+    list.push_back(
+        {{"name", tensor.name}, {"dtype", io::to_string(tensor.type)}, {"shape", tensor.shape}});
   }
   return list;
 }
 
 bool is_known(const std::string& name) {
-  for (const char* known : {"k", "w", "u", "g", "gk", "h0", "h0_indices", "cu_seqlens", "chunk_offsets", "ht_indices", "h", "v_new", "ht"}) {
+  for (const char* known : {"k", "w", "u", "g", "gk", "h0", "h0_indices", "cu_seqlens",
+                            "chunk_offsets", "ht_indices", "h", "v_new", "ht"}) {
     if (name == known) return true;
   }
   return false;
 }
 
 int run_run(Session& session, const RunOptions& options) {
-  if (const Status status = check_op(options.op); !status.ok()) return session.fail(kExitUsage, status);
+  if (const Status status = check_op(options.op); !status.ok())
+    return session.fail(kExitUsage, status);
   if (!options.example.empty()) return make_example(session, options);
   if (options.in.empty()) {
-    return session.fail(kExitUsage, invalid_argument("no input file: name one by --in, or make one by --example x.safetensors"));
+    return session.fail(
+        kExitUsage, invalid_argument(
+                        "no input file: name one by --in, or make one by --example x.safetensors"));
   }
   Result<NameValues> settings = NameValues();
   if (!options.set.empty()) settings = parse_name_values(options.set);
@@ -102,16 +113,20 @@ int run_run(Session& session, const RunOptions& options) {
     const Result<io::Safetensors> file = io::Safetensors::read(options.in);
     if (!file.ok()) {
       const ErrorCode code = file.status().code();
-      return session.fail(code == ErrorCode::kOutOfMemory ? kExitEnvironment : kExitUsage, file.status());
+      return session.fail(code == ErrorCode::kOutOfMemory ? kExitEnvironment : kExitUsage,
+                          file.status());
     }
     for (const io::TensorView& tensor : file->tensors()) {
-      if (!is_known(tensor.name)) session.err << "scanjit: warning: the tensor '" << printable(tensor.name) << "' is not used" << std::endl;
+      if (!is_known(tensor.name))
+        session.err << "scanjit: warning: the tensor '" << printable(tensor.name) << "' is not used"
+                    << std::endl;
     }
     problem = read_problem(*file, *settings, wanted);
   }
   if (!problem.ok()) return session.fail(kExitUsage, problem.status().with_context(options.in));
   if (!options.out.empty()) {
-    if (const Status status = check_writable(options.out); !status.ok()) return session.fail(kExitEnvironment, status);
+    if (const Status status = check_writable(options.out); !status.ok())
+      return session.fail(kExitEnvironment, status);
   }
 
   Result<Gpu> gpu = open_gpu(session, options.engine);
@@ -123,9 +138,11 @@ int run_run(Session& session, const RunOptions& options) {
     const bool asked = plan.status().code() == ErrorCode::kUnsupported;
     return session.fail(asked ? kExitUsage : exit_of(plan.status().code()), plan.status());
   }
-  Result<DeviceCase> device = DeviceCase::create(gpu->api(), *problem, plan->workspace_bytes(), gpu->stream.get());
+  Result<DeviceCase> device =
+      DeviceCase::create(gpu->api(), *problem, plan->workspace_bytes(), gpu->stream.get());
   if (!device.ok()) return session.fail(device.status());
-  if (const Status status = plan->launch(device->args(), device->workspace(), gpu->stream.get()); !status.ok()) {
+  if (const Status status = plan->launch(device->args(), device->workspace(), gpu->stream.get());
+      !status.ok()) {
     return session.fail(status);
   }
   Result<DeviceCase::Outputs> outputs = device->outputs();
@@ -152,33 +169,55 @@ int run_run(Session& session, const RunOptions& options) {
   }
   const Why& why = plan->why();
   if (session.json) {
-    Json fields = {{"op", options.op}, {"gpu", gpu->internals.facts.name}, {"in", options.in}, {"out", options.out},
-                   {"outputs", tensor_json(file)}, {"status", outputs->status},
-                   {"config", {{"bv", why.config.bv}, {"bk", why.config.bk}, {"stages", why.config.stages}, {"warps", why.config.warps}}},
-                   {"source", to_string(why.source)}, {"layer", why.layer}, {"binary_from", why.binary_from}};
+    Json fields = {{"op", options.op},
+                   {"gpu", gpu->internals.facts.name},
+                   {"in", options.in},
+                   {"out", options.out},
+                   {"outputs", tensor_json(file)},
+                   {"status", outputs->status},
+                   {"config",
+                    {{"bv", why.config.bv},
+                     {"bk", why.config.bk},
+                     {"stages", why.config.stages},
+                     {"warps", why.config.warps}}},
+                   {"source", to_string(why.source)},
+                   {"layer", why.layer},
+                   {"binary_from", why.binary_from}};
     if (options.check) {
-      fields["check"] = {{"passed", failure.empty()}, {"gates", options.gates}, {"failure", failure}, {"errors", errors_json(verdict)},
+      fields["check"] = {{"passed", failure.empty()},
+                         {"gates", options.gates},
+                         {"failure", failure},
+                         {"errors", errors_json(verdict)},
                          {"mistrusted", verdict.mistrusted}};
     }
     session.print_json("scanjit-run/1", std::move(fields));
   } else {
     session.out << "config   " << to_string(why.config) << " (" << why.text << ")\n";
-    for (const io::TensorView& tensor : file.tensors) session.out << "output   " << tensor_text(tensor) << '\n';
+    for (const io::TensorView& tensor : file.tensors)
+      session.out << "output   " << tensor_text(tensor) << '\n';
     if (outputs->status != 0) {
-      session.out << "status   " << outputs->status << ":" << (outputs->status & 1U ? " bad lengths" : "")
-                  << (outputs->status & 2U ? " bad h0_indices" : "") << (outputs->status & 4U ? " bad ht_indices" : "") << '\n';
+      session.out << "status   " << outputs->status << ":"
+                  << (outputs->status & 1U ? " bad lengths" : "")
+                  << (outputs->status & 2U ? " bad h0_indices" : "")
+                  << (outputs->status & 4U ? " bad ht_indices" : "") << '\n';
     }
     if (!options.out.empty()) session.out << "written  " << options.out << '\n';
     if (options.check) {
-      const auto line = [&](const char* name, const reference::TensorError& pure, const reference::TensorError& rounding) {
+      const auto line = [&](const char* name, const reference::TensorError& pure,
+                            const reference::TensorError& rounding) {
         if (pure.elements == 0) return;
-        session.out << "error    " << name << ": " << figures(pure.relative_l2 * 1e3) << "e-3 from the f64 oracle, "
-                    << figures(rounding.relative_l2 * 1e3) << "e-3 from the rounding oracle\n";
+        session.out << "error    " << name << ": " << figures(pure.relative_l2 * 1e3)
+                    << "e-3 from the f64 oracle, " << figures(rounding.relative_l2 * 1e3)
+                    << "e-3 from the rounding oracle\n";
       };
       line("h", verdict.pure.h, verdict.rounding.h);
       line("v_new", verdict.pure.v_new, verdict.rounding.v_new);
       line("ht", verdict.pure.ht, verdict.rounding.ht);
-      session.out << (failure.empty() ? verdict.mistrusted ? "MISTRUSTED: the reference is mostly zeros" : "PASSED" : "FAILED: " + failure) << '\n';
+      session.out << (failure.empty() ? verdict.mistrusted
+                                            ? "MISTRUSTED: the reference is mostly zeros"
+                                            : "PASSED"
+                                      : "FAILED: " + failure)
+                  << '\n';
     }
     session.out.flush();
   }
@@ -196,31 +235,50 @@ Command add_run(CLI::App& parent, Session& session) {
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
   app->add_option("-i,--in", options->in,
-                  "Input file. Tensors: k [B,T,H,K], w [B,T,HV,K], u [B,T,HV,V] in BF16 or F16; optional g [B,T,HV], gk [B,T,HV,K], "
-                  "h0 [N,HV,K,V] in F32; cu_seqlens [N+1], chunk_offsets, h0_indices, ht_indices [N] in I32 or I64. "
+                  "Input file. Tensors: k [B,T,H,K], w [B,T,HV,K], u [B,T,HV,V] in BF16 or F16; "
+                  "optional g [B,T,HV], gk [B,T,HV,K], "
+                  "h0 [N,HV,K,V] in F32; cu_seqlens [N+1], chunk_offsets, h0_indices, ht_indices "
+                  "[N] in I32 or I64. "
                   "h, v_new or ht in the file is what that output holds before the call")
       ->type_name("FILE");
-  app->add_option("-o,--out", options->out, "File to write the outputs to (default: none is written)")->type_name("FILE");
-  app->add_option("--set", options->set,
-                  "Options: BT=64, gate_base=2 or e, layout=kv or vk, max_tokens=N, aligned=true or false, stride.NAME=N (the token "
-                  "stride of k, w, u, g, gk, v_new, or the distance between states of h0, ht, in elements), chunk_capacity=N, "
-                  "ht_slots=N, in_place=ht+v_new, host_lengths=true, numerics=default. May be repeated")
+  app->add_option("-o,--out", options->out,
+                  "File to write the outputs to (default: none is written)")
+      ->type_name("FILE");
+  app->add_option(
+         "--set", options->set,
+         "Options: BT=64, gate_base=2 or e, layout=kv or vk, max_tokens=N, aligned=true or false, "
+         "stride.NAME=N (the token "
+         "stride of k, w, u, g, gk, v_new, or the distance between states of h0, ht, in elements), "
+         "chunk_capacity=N, "
+         "ht_slots=N, in_place=ht+v_new, host_lengths=true, numerics=default. May be repeated")
       ->type_name("NAME=VALUE");
-  app->add_option("--want", options->want, "Outputs to compute: h, v_new, ht, status (default: h,v_new,ht)")->type_name("NAMES");
-  app->add_option("--config", options->config, "Config, as bv=64,bk=128,stages=2,warps=4 (default: the tuned one)")->type_name("CONFIG");
-  app->add_flag("--check", options->check, "Compare with the f64 oracle; exit status 1 if an error is above its limit");
-  app->add_option("--gates", options->gates, "Which limits --check uses, and the gates of --example: strong, slow or none")
+  app->add_option("--want", options->want,
+                  "Outputs to compute: h, v_new, ht, status (default: h,v_new,ht)")
+      ->type_name("NAMES");
+  app->add_option("--config", options->config,
+                  "Config, as bv=64,bk=128,stages=2,warps=4 (default: the tuned one)")
+      ->type_name("CONFIG");
+  app->add_flag("--check", options->check,
+                "Compare with the f64 oracle; exit status 1 if an error is above its limit");
+  app->add_option("--gates", options->gates,
+                  "Which limits --check uses, and the gates of --example: strong, slow or none")
       ->type_name("SET")
       ->capture_default_str();
-  CLI::Option* example = app->add_option("--example", options->example, "Write an input file and stop; needs no GPU")->type_name("FILE");
-  app->add_option("--shape", options->shape, "Shape of the example (default: N=2,T=200,H=2,HV=4)")->type_name("NAME=VALUE,...")->needs(example);
+  CLI::Option* example =
+      app->add_option("--example", options->example, "Write an input file and stop; needs no GPU")
+          ->type_name("FILE");
+  app->add_option("--shape", options->shape, "Shape of the example (default: N=2,T=200,H=2,HV=4)")
+      ->type_name("NAME=VALUE,...")
+      ->needs(example);
   app->add_option("--seed", options->seed, "Seed of the example")->type_name("N")->needs(example);
   add_device_flag(*app, options->engine);
   add_store_flags(*app, options->engine);
-  app->footer("Example: make an input file, run on it, hold the result against the oracle\n"
-              "  scanjit run gated_delta_h --example x.safetensors --shape N=2,T=200,H=2,HV=4\n"
-              "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --want ht,v_new --check\n"
-              "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --set layout=vk BT=32 stride.k=320");
+  app->footer(
+      "Example: make an input file, run on it, hold the result against the oracle\n"
+      "  scanjit run gated_delta_h --example x.safetensors --shape N=2,T=200,H=2,HV=4\n"
+      "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --want ht,v_new --check\n"
+      "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --set layout=vk BT=32 "
+      "stride.k=320");
   return {app, [options](Session& s) { return run_run(s, *options); }};
 }
 

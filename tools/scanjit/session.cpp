@@ -95,7 +95,8 @@ Status check_writable(const std::string& path) {
   if (path.empty()) return {};
   const std::string folder = os::parent_path(path);
   struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return os::system_error(EISDIR, "write", path);
+  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+    return os::system_error(EISDIR, "write", path);
   if (access(folder.c_str(), W_OK) == 0) return {};
   return os::system_error(errno, "write to the folder", folder);
 }

@@ -3,7 +3,8 @@
 /// What every subcommand is handed, how it ends, and how it says what went wrong.
 ///
 /// Data goes to `out` and nothing else does; progress, log and errors go to `err`. Exit statuses:
-/// 0 ok; 1 a check failed; 2 usage or a bad input file; 3 the environment (no GPU, unwritable output).
+/// 0 ok; 1 a check failed; 2 usage or a bad input file; 3 the environment (no GPU, unwritable
+/// output).
 
 #include <iosfwd>
 #include <string>
@@ -41,7 +42,8 @@ struct Session {
   /// One object on `out`, on one line. `schema` comes first.
   void print_json(const char* schema, Json fields);
 
-  /// Says what went wrong on `err`, with a compile log if there is one and a command that repeats it
+  /// Says what went wrong on `err`, with a compile log if there is one and a command that repeats
+  /// it
   /// ("": the whole command line); with --json also as {"schema": "scanjit-error/1", ...} on `out`.
   /// Returns `exit`.
   [[nodiscard]] int fail(int exit, const Status& status, const std::string& repeat = {});
@@ -53,8 +55,8 @@ struct Session {
 /// compiler found (kCompileFailed, kInternal), 3 for everything that the machine lacks or refuses.
 [[nodiscard]] int exit_of(ErrorCode code) noexcept;
 
-/// Ok if a file can be put at `path` ("": nothing is to be written): asked before the work, so that an hour
-/// of it is not lost. Errors: kIoError.
+/// Ok if a file can be put at `path` ("": nothing is to be written): asked before the work, so that
+/// an hour of it is not lost. Errors: kIoError.
 [[nodiscard]] Status check_writable(const std::string& path);
 
 /// Arguments as a line that a shell reads back as the same arguments.

@@ -56,13 +56,18 @@ Result<std::vector<tuning::Shape>> shapes_of_file(const std::string& path) {
     return std::move(map.shapes);
   }
   Result<std::string> text = os::posix_file_system().read_file(path, kMaxShapeFileBytes);
-  if (!text.ok() && text.status().code() == ErrorCode::kNotFound && path.find('/') == std::string::npos) {
-    return not_found("there is no shape file '" + path + "', and no built-in map of that name (there are " +
-                         joined(builtin_maps(), ", ") + ")", path);
+  if (!text.ok() && text.status().code() == ErrorCode::kNotFound &&
+      path.find('/') == std::string::npos) {
+    return not_found("there is no shape file '" + path +
+                         "', and no built-in map of that name (there are " +
+                         joined(builtin_maps(), ", ") + ")",
+                     path);
   }
   if (!text.ok()) return text.status();
   Result<tuning::ShapeMap> map = tuning::shape_map_from_json(*text);
-  if (!map.ok()) return Status(map.status().code(), "shape file " + path + ": " + map.status().message(), {{}, path, 0});
+  if (!map.ok())
+    return Status(map.status().code(), "shape file " + path + ": " + map.status().message(),
+                  {{}, path, 0});
   return std::move(map->shapes);
 }
 
@@ -71,10 +76,12 @@ Result<std::vector<tuning::Shape>> shapes_of_model(const std::string& model, std
     Result<tuning::ModelPreset> preset = tuning::model_preset_from_json(text);
     if (!preset.ok()) return preset.status().with_context("built-in model " + name);
     const auto& aliases = preset->aliases;
-    if (preset->name != model && std::find(aliases.begin(), aliases.end(), model) == aliases.end()) continue;
+    if (preset->name != model && std::find(aliases.begin(), aliases.end(), model) == aliases.end())
+      continue;
     return tuning::expand(*preset, tp);
   }
-  return invalid_argument("unknown model '" + model + "': scanjit has " + joined(builtin_models(), ", "));
+  return invalid_argument("unknown model '" + model + "': scanjit has " +
+                          joined(builtin_models(), ", "));
 }
 
 }  // namespace
@@ -94,11 +101,13 @@ Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags, const st
     SCANJIT_ASSIGN_OR_RETURN(all, shapes_of_file(flags.file));
   }
   for (const std::string& text : flags.shapes) {
-    SCANJIT_ASSIGN_OR_RETURN(tuning::Shape shape, parse_shape(op.empty() ? ops::op_names().front() : op, text));
+    SCANJIT_ASSIGN_OR_RETURN(tuning::Shape shape,
+                             parse_shape(op.empty() ? ops::op_names().front() : op, text));
     all.push_back(std::move(shape));
   }
   if (!flags.model.empty()) {
-    SCANJIT_ASSIGN_OR_RETURN(std::vector<tuning::Shape> shapes, shapes_of_model(flags.model, flags.tp));
+    SCANJIT_ASSIGN_OR_RETURN(std::vector<tuning::Shape> shapes,
+                             shapes_of_model(flags.model, flags.tp));
     all.insert(all.end(), shapes.begin(), shapes.end());
   }
   std::vector<tuning::Shape> kept;
@@ -134,7 +143,8 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
       SCANJIT_ASSIGN_OR_RETURN(*count, parse_integer(name, value, 0, kMaxCount));
       has_h = has_h || name == "H";
     } else if (name == "dtype") {
-      if (value != "bf16" && value != "f16") return invalid_argument("dtype is '" + value + "', it must be bf16 or f16");
+      if (value != "bf16" && value != "f16")
+        return invalid_argument("dtype is '" + value + "', it must be bf16 or f16");
       shape.dtype = value == "bf16" ? DType::kBf16 : DType::kF16;
     } else if (name == "gate") {
       shape.gate = value;
@@ -154,10 +164,11 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
 }
 
 std::string shape_argument(const tuning::Shape& shape) {
-  std::string text = "N=" + std::to_string(shape.N) + ",T=" + std::to_string(shape.T) + ",H=" + std::to_string(shape.H) +
-                     ",HV=" + std::to_string(shape.HV) + ",K=" + std::to_string(shape.K) + ",V=" + std::to_string(shape.V) +
-                     ",BT=" + std::to_string(shape.BT) + ",dtype=" + to_string(shape.dtype) + ",gate=" + shape.gate +
-                     ",optional=" + joined(shape.optional, "+");
+  std::string text = "N=" + std::to_string(shape.N) + ",T=" + std::to_string(shape.T) +
+                     ",H=" + std::to_string(shape.H) + ",HV=" + std::to_string(shape.HV) +
+                     ",K=" + std::to_string(shape.K) + ",V=" + std::to_string(shape.V) +
+                     ",BT=" + std::to_string(shape.BT) + ",dtype=" + to_string(shape.dtype) +
+                     ",gate=" + shape.gate + ",optional=" + joined(shape.optional, "+");
   if (shape.packed) text += ",packed=true";
   return text;
 }

@@ -22,16 +22,19 @@ struct ShapeFlags {
   std::vector<std::string> shapes;  ///< --shape, each "N=16,T=1024,HV=32"
   std::string model;                ///< --model: a built-in preset's name or alias
   std::int64_t tp = 1;              ///< --tp
-  [[nodiscard]] bool any() const noexcept { return !file.empty() || !shapes.empty() || !model.empty(); }
+  [[nodiscard]] bool any() const noexcept {
+    return !file.empty() || !shapes.empty() || !model.empty();
+  }
 };
 
 /// Shapes of `op` ("": of every op) from all flags, in order, none twice.
 /// Errors: kInvalidArgument, kNotFound, kCorrupt, kIoError; the sentence names file and field.
-[[nodiscard]] Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags, const std::string& op);
+[[nodiscard]] Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags,
+                                                             const std::string& op);
 
-/// "N=16,T=1024,H=16,HV=32,K=128,V=128,BT=64,dtype=bf16,gate=g,optional=h+h0+ht+v_new,packed=true". What
-/// is left out: N 1, T 1024, H 16, HV 32 (H where H is given), K and V 128, BT 64, bf16, gate g, all
-/// optional tensors, dense.
+/// "N=16,T=1024,H=16,HV=32,K=128,V=128,BT=64,dtype=bf16,gate=g,optional=h+h0+ht+v_new,packed=true".
+/// What is left out: N 1, T 1024, H 16, HV 32 (H where H is given), K and V 128, BT 64, bf16, gate
+/// g, all optional tensors, dense.
 [[nodiscard]] Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text);
 /// The spelling that `parse_shape` reads, every field.
 [[nodiscard]] std::string shape_argument(const tuning::Shape& shape);

@@ -19,29 +19,34 @@ constexpr std::int64_t kMost = std::int64_t{1} << 40;
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
-  for (const std::int64_t extent : shape) text += (text.size() > 1 ? "," : "") + std::to_string(extent);
+  for (const std::int64_t extent : shape)
+    text += (text.size() > 1 ? "," : "") + std::to_string(extent);
   return text + "]";
 }
 
-Status check_shape(const io::TensorView& tensor, const std::vector<std::int64_t>& wanted, const char* symbols) {
+Status check_shape(const io::TensorView& tensor, const std::vector<std::int64_t>& wanted,
+                   const char* symbols) {
   if (tensor.shape == wanted) return {};
-  return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) + ", it must be " + symbols + " = " +
-                          shape_text(wanted));
+  return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) + ", it must be " +
+                          symbols + " = " + shape_text(wanted));
 }
 
 Status check_rank(const io::TensorView& tensor, std::size_t rank, const char* symbols) {
   if (tensor.shape.size() == rank) return {};
-  return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) + ", it must be " + symbols);
+  return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) + ", it must be " +
+                          symbols);
 }
 
 Status check_type(const io::TensorView& tensor, io::TensorType wanted) {
   if (tensor.type == wanted) return {};
-  return invalid_argument(tensor.name + " has dtype " + io::to_string(tensor.type) + ", it must be " + io::to_string(wanted));
+  return invalid_argument(tensor.name + " has dtype " + io::to_string(tensor.type) +
+                          ", it must be " + io::to_string(wanted));
 }
 
 std::int64_t product_of(const std::vector<std::int64_t>& shape, std::size_t count) {
   std::int64_t product = 1;
-  for (std::size_t i = 0; i < count; ++i) product *= shape[i];  // at most the elements of a tensor in memory
+  for (std::size_t i = 0; i < count; ++i)
+    product *= shape[i];  // at most the elements of a tensor in memory
   return product;
 }
 
@@ -54,21 +59,24 @@ T nan_bits() {
   }
 }
 
-// `rows` rows of `row` elements, each at a multiple of `stride`; what lies between is NaN. No tensor:
-// all NaN.
+// `rows` rows of `row` elements, each at a multiple of `stride`; what lies between is NaN. No
+// tensor: all NaN.
 template <class T>
-std::vector<T> spread(const io::TensorView* tensor, std::int64_t rows, std::int64_t row, std::int64_t stride) {
+std::vector<T> spread(const io::TensorView* tensor, std::int64_t rows, std::int64_t row,
+                      std::int64_t stride) {
   std::vector<T> to(static_cast<std::size_t>(rows * stride), nan_bits<T>());
   if (tensor == nullptr || row == 0) return to;
   for (std::int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to.data() + r * stride, tensor->data.data() + static_cast<std::size_t>(r * row) * sizeof(T),
+    std::memcpy(to.data() + r * stride,
+                tensor->data.data() + static_cast<std::size_t>(r * row) * sizeof(T),
                 static_cast<std::size_t>(row) * sizeof(T));
   }
   return to;
 }
 
 template <class T>
-std::vector<std::byte> gather(const std::vector<T>& from, std::int64_t rows, std::int64_t row, std::int64_t stride) {
+std::vector<std::byte> gather(const std::vector<T>& from, std::int64_t rows, std::int64_t row,
+                              std::int64_t stride) {
   std::vector<std::byte> to(static_cast<std::size_t>(rows * row) * sizeof(T));
   for (std::int64_t r = 0; r < rows && row > 0; ++r) {
     std::memcpy(to.data() + static_cast<std::size_t>(r * row) * sizeof(T), from.data() + r * stride,
@@ -84,7 +92,8 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return bytes;
 }
 
-Result<std::vector<std::int64_t>> read_indices(const io::TensorView& tensor, std::int64_t count, IndexType* type) {
+Result<std::vector<std::int64_t>> read_indices(const io::TensorView& tensor, std::int64_t count,
+                                               IndexType* type) {
   SCANJIT_TRY(check_shape(tensor, {count}, tensor.name == "cu_seqlens" ? "[N+1]" : "[N]"));
   std::vector<std::int64_t> values(static_cast<std::size_t>(count));
   if (tensor.type == io::TensorType::kI64) {
@@ -98,7 +107,8 @@ Result<std::vector<std::int64_t>> read_indices(const io::TensorView& tensor, std
       values[i] = value;
     }
   } else {
-    return invalid_argument(tensor.name + " has dtype " + io::to_string(tensor.type) + ", it must be I32 or I64");
+    return invalid_argument(tensor.name + " has dtype " + io::to_string(tensor.type) +
+                            ", it must be I32 or I64");
   }
   return values;
 }
@@ -111,7 +121,9 @@ struct Settings {
 Status apply(const NameValues& settings, TensorProblem* target, Settings* more) {
   GatedDeltaHProblem& p = target->inputs.problem;
   for (const auto& [name, value] : settings) {
-    const auto count = [&, &n = name, &v = value](std::int64_t low) { return parse_integer(n, v, low, kMost); };
+    const auto count = [&, &n = name, &v = value](std::int64_t low) {
+      return parse_integer(n, v, low, kMost);
+    };
     if (name == "BT") {
       SCANJIT_ASSIGN_OR_RETURN(p.BT, count(1));
     } else if (name == "max_tokens") {
@@ -121,10 +133,12 @@ Status apply(const NameValues& settings, TensorProblem* target, Settings* more) 
     } else if (name == "ht_slots") {
       SCANJIT_ASSIGN_OR_RETURN(more->ht_slots, count(1));
     } else if (name == "gate_base") {
-      if (value != "2" && value != "e") return invalid_argument("gate_base is '" + value + "', it must be 2 or e");
+      if (value != "2" && value != "e")
+        return invalid_argument("gate_base is '" + value + "', it must be 2 or e");
       p.gate_base = value == "2" ? GateBase::kTwo : GateBase::kE;
     } else if (name == "layout") {
-      if (value != "kv" && value != "vk") return invalid_argument("layout is '" + value + "', it must be kv or vk");
+      if (value != "kv" && value != "vk")
+        return invalid_argument("layout is '" + value + "', it must be kv or vk");
       p.layout = value == "kv" ? StateLayout::kKV : StateLayout::kVK;
     } else if (name == "aligned") {
       SCANJIT_ASSIGN_OR_RETURN(p.aligned16, parse_bool(name, value));
@@ -152,23 +166,27 @@ Status apply(const NameValues& settings, TensorProblem* target, Settings* more) 
                              : tensor == "ht"    ? &p.ht_slot_stride
                                                  : nullptr;
       if (stride == nullptr) {
-        return invalid_argument("'" + name + "': strides are those of k, w, u, g, gk, v_new, h0 and ht");
+        return invalid_argument("'" + name +
+                                "': strides are those of k, w, u, g, gk, v_new, h0 and ht");
       }
       SCANJIT_ASSIGN_OR_RETURN(*stride, count(1));
     } else {
-      return invalid_argument("'" + name +
-                              "' cannot be set: there are BT, gate_base, layout, max_tokens, aligned, stride.NAME, "
-                              "chunk_capacity, ht_slots, in_place, host_lengths and numerics");
+      return invalid_argument(
+          "'" + name +
+          "' cannot be set: there are BT, gate_base, layout, max_tokens, aligned, stride.NAME, "
+          "chunk_capacity, ht_slots, in_place, host_lengths and numerics");
     }
   }
   return {};
 }
 
 // Chunks that the sequences have, or nothing if their bounds are bad.
-std::optional<std::int64_t> count_chunks(const std::vector<std::int64_t>& cu_seqlens, std::int64_t T, std::int64_t BT) {
+std::optional<std::int64_t> count_chunks(const std::vector<std::int64_t>& cu_seqlens,
+                                         std::int64_t T, std::int64_t BT) {
   std::int64_t chunks = 0;
   for (std::size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
-    if (cu_seqlens[n] < 0 || cu_seqlens[n + 1] < cu_seqlens[n] || cu_seqlens[n + 1] > T) return std::nullopt;
+    if (cu_seqlens[n] < 0 || cu_seqlens[n + 1] < cu_seqlens[n] || cu_seqlens[n + 1] > T)
+      return std::nullopt;
     chunks += (cu_seqlens[n + 1] - cu_seqlens[n] + BT - 1) / BT;
   }
   return chunks;
@@ -176,11 +194,15 @@ std::optional<std::int64_t> count_chunks(const std::vector<std::int64_t>& cu_seq
 
 Status check_fits_memory(const reference::GatedDeltaHSizes& s) {
   double bytes = 0;
-  for (const std::int64_t elements : {s.k, s.w, s.u, s.h, s.v_new}) bytes += 2 * static_cast<double>(elements);
-  for (const std::int64_t elements : {s.g, s.gk, s.h0, s.ht}) bytes += 4 * static_cast<double>(elements);
-  const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  for (const std::int64_t elements : {s.k, s.w, s.u, s.h, s.v_new})
+    bytes += 2 * static_cast<double>(elements);
+  for (const std::int64_t elements : {s.g, s.gk, s.h0, s.ht})
+    bytes += 4 * static_cast<double>(elements);
+  const double machine =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes <= machine) return {};
-  return invalid_argument("the problem's tensors take " + std::to_string(static_cast<long long>(bytes / 1e9)) +
+  return invalid_argument("the problem's tensors take " +
+                          std::to_string(static_cast<long long>(bytes / 1e9)) +
                           " GB as they are to be laid out, this machine has " +
                           std::to_string(static_cast<long long>(machine / 1e9)) + " GB");
 }
@@ -188,14 +210,16 @@ Status check_fits_memory(const reference::GatedDeltaHSizes& s) {
 // The shapes of k, w and u, and which inputs exist.
 Status read_shapes(const io::Safetensors& file, GatedDeltaHProblem* p) {
   for (const char* name : {"k", "w", "u"}) {
-    if (file.find(name) == nullptr) return invalid_argument(std::string("the file has no tensor ") + name);
+    if (file.find(name) == nullptr)
+      return invalid_argument(std::string("the file has no tensor ") + name);
   }
   const io::TensorView &k = *file.find("k"), &w = *file.find("w"), &u = *file.find("u");
   SCANJIT_TRY(check_rank(k, 4, "[B,T,H,K]"));
   SCANJIT_TRY(check_rank(w, 4, "[B,T,HV,K]"));
   SCANJIT_TRY(check_rank(u, 4, "[B,T,HV,V]"));
   if (k.type != io::TensorType::kBf16 && k.type != io::TensorType::kF16) {
-    return invalid_argument(std::string("k has dtype ") + io::to_string(k.type) + ", it must be BF16 or F16");
+    return invalid_argument(std::string("k has dtype ") + io::to_string(k.type) +
+                            ", it must be BF16 or F16");
   }
   p->dtype = k.type == io::TensorType::kBf16 ? DType::kBf16 : DType::kF16;
   p->B = k.shape[0];
@@ -227,19 +251,24 @@ Status read_index_tensors(const io::Safetensors& file, TensorProblem* target) {
   reference::GatedDeltaHInputs& inputs = target->inputs;
   if (const io::TensorView* cu = file.find("cu_seqlens")) {
     if (cu->shape.size() != 1 || cu->shape[0] < 1) {
-      return invalid_argument("cu_seqlens has shape " + shape_text(cu->shape) + ", it must be [N+1]");
+      return invalid_argument("cu_seqlens has shape " + shape_text(cu->shape) +
+                              ", it must be [N+1]");
     }
-    if (p.B != 1) return invalid_argument("k has B = " + std::to_string(p.B) + ", with cu_seqlens it must be 1");
+    if (p.B != 1)
+      return invalid_argument("k has B = " + std::to_string(p.B) +
+                              ", with cu_seqlens it must be 1");
     p.packed = true;
     p.sequences = cu->shape[0] - 1;
-    SCANJIT_ASSIGN_OR_RETURN(inputs.cu_seqlens, read_indices(*cu, p.sequences + 1, &p.cu_seqlens_type));
+    SCANJIT_ASSIGN_OR_RETURN(inputs.cu_seqlens,
+                             read_indices(*cu, p.sequences + 1, &p.cu_seqlens_type));
   }
   const std::int64_t N = p.packed ? p.sequences : p.B;
   if (const io::TensorView* offsets = file.find("chunk_offsets")) {
     if (!p.packed) return invalid_argument("chunk_offsets is given without cu_seqlens");
     IndexType type = p.cu_seqlens_type;
     SCANJIT_ASSIGN_OR_RETURN(inputs.chunk_offsets, read_indices(*offsets, N, &type));
-    if (type != p.cu_seqlens_type) return invalid_argument("chunk_offsets and cu_seqlens must have one dtype");
+    if (type != p.cu_seqlens_type)
+      return invalid_argument("chunk_offsets and cu_seqlens must have one dtype");
     p.has_chunk_offsets = true;
   }
   std::optional<IndexType> index_type;
@@ -247,8 +276,10 @@ Status read_index_tensors(const io::Safetensors& file, TensorProblem* target) {
     const io::TensorView* indices = file.find(initial ? "h0_indices" : "ht_indices");
     if (indices == nullptr) continue;
     IndexType type = IndexType::kInt64;
-    SCANJIT_ASSIGN_OR_RETURN((initial ? inputs.h0_indices : inputs.ht_indices), read_indices(*indices, N, &type));
-    if (index_type && *index_type != type) return invalid_argument("h0_indices and ht_indices must have one dtype");
+    SCANJIT_ASSIGN_OR_RETURN((initial ? inputs.h0_indices : inputs.ht_indices),
+                             read_indices(*indices, N, &type));
+    if (index_type && *index_type != type)
+      return invalid_argument("h0_indices and ht_indices must have one dtype");
     index_type = type;
     (initial ? p.has_h0_indices : p.has_ht_indices) = true;
   }
@@ -257,35 +288,42 @@ Status read_index_tensors(const io::Safetensors& file, TensorProblem* target) {
 }
 
 // A tensor of states, of any leading shape: how many states of HV heads it has.
-Result<std::int64_t> read_states(const io::TensorView& tensor, const GatedDeltaHProblem& p, io::TensorType type) {
+Result<std::int64_t> read_states(const io::TensorView& tensor, const GatedDeltaHProblem& p,
+                                 io::TensorType type) {
   SCANJIT_TRY(check_type(tensor, type));
   const bool kv = p.layout == StateLayout::kKV;
   const std::array<std::int64_t, 3> state = {p.HV, kv ? p.K : p.V, kv ? p.V : p.K};
   const std::size_t rank = tensor.shape.size();
   if (rank < 4 || !std::equal(state.begin(), state.end(), tensor.shape.end() - 3)) {
-    return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) + ", it must end in " +
-                            (kv ? "[HV,K,V] = " : "[HV,V,K] = ") + shape_text({state.begin(), state.end()}));
+    return invalid_argument(tensor.name + " has shape " + shape_text(tensor.shape) +
+                            ", it must end in " + (kv ? "[HV,K,V] = " : "[HV,V,K] = ") +
+                            shape_text({state.begin(), state.end()}));
   }
   return product_of(tensor.shape, rank - 3);
 }
 
 // Which outputs are wanted, and the sizes of the state tensors.
-Status choose_states(const io::Safetensors& file, const std::vector<std::string>& wanted, const Settings& more,
-                     TensorProblem* target) {
+Status choose_states(const io::Safetensors& file, const std::vector<std::string>& wanted,
+                     const Settings& more, TensorProblem* target) {
   GatedDeltaHProblem& p = target->inputs.problem;
   const std::int64_t N = p.packed ? p.sequences : p.B;
   p.has_h = p.has_v_new = p.has_ht = wanted.empty();
   for (const std::string& name : wanted) {
-    bool* has = name == "h" ? &p.has_h : name == "v_new" ? &p.has_v_new : name == "ht" ? &p.has_ht : nullptr;
+    bool* has = name == "h"       ? &p.has_h
+                : name == "v_new" ? &p.has_v_new
+                : name == "ht"    ? &p.has_ht
+                                  : nullptr;
     if (has != nullptr) {
       *has = true;
     } else if (name != "status") {
-      return invalid_argument("'" + name + "' is no output of gated_delta_h: there are h, v_new, ht and status");
+      return invalid_argument("'" + name +
+                              "' is no output of gated_delta_h: there are h, v_new, ht and status");
     }
   }
   const auto one_per_sequence = [&](const char* name, std::int64_t states, bool pool) -> Status {
     if (pool || states == N) return {};
-    return invalid_argument(std::string(name) + " holds " + std::to_string(states) + " states, without " + name +
+    return invalid_argument(std::string(name) + " holds " + std::to_string(states) +
+                            " states, without " + name +
                             "_indices it must hold N = " + std::to_string(N));
   };
   if (const io::TensorView* h0 = file.find("h0")) {
@@ -297,7 +335,8 @@ Status choose_states(const io::Safetensors& file, const std::vector<std::string>
   }
   if (target->ht_in_place) {
     if (!p.has_h0) return invalid_argument("in_place=ht needs the tensor h0");
-    if (file.find("ht") != nullptr) return invalid_argument("in_place=ht: ht is h0, the file must not hold another ht");
+    if (file.find("ht") != nullptr)
+      return invalid_argument("in_place=ht: ht is h0, the file must not hold another ht");
     p.has_ht = true;
     p.ht_slots = p.h0_slots;
     p.ht_slot_stride = p.h0_slot_stride;
@@ -333,7 +372,8 @@ Status choose_states(const io::Safetensors& file, const std::vector<std::string>
 
 }  // namespace
 
-void TensorFile::add(std::string name, io::TensorType type, std::vector<std::int64_t> shape, std::vector<std::byte> data) {
+void TensorFile::add(std::string name, io::TensorType type, std::vector<std::int64_t> shape,
+                     std::vector<std::byte> data) {
   bytes.push_back(std::move(data));
   io::TensorView view;
   view.name = std::move(name);
@@ -361,8 +401,9 @@ Result<TensorProblem> read_problem(const io::Safetensors& file, const NameValues
   if (h != nullptr && !p.packed) {
     SCANJIT_ASSIGN_OR_RETURN(const std::int64_t states, read_states(*h, p, file.find("k")->type));
     if (states != s.chunk_capacity) {
-      return invalid_argument("h holds " + std::to_string(states) + " states, it must hold B*ceil(T/BT) = " +
-                              std::to_string(s.chunk_capacity));
+      return invalid_argument(
+          "h holds " + std::to_string(states) +
+          " states, it must hold B*ceil(T/BT) = " + std::to_string(s.chunk_capacity));
     }
   }
   const io::TensorView* v_new = p.has_v_new ? file.find("v_new") : nullptr;
@@ -392,7 +433,8 @@ Result<TensorProblem> read_problem(const io::Safetensors& file, const NameValues
   return target;
 }
 
-TensorFile output_tensors(const TensorProblem& problem, const std::vector<std::string>& wanted, std::uint32_t status) {
+TensorFile output_tensors(const TensorProblem& problem, const std::vector<std::string>& wanted,
+                          std::uint32_t status) {
   TensorFile file;
   const GatedDeltaHProblem& p = problem.inputs.problem;
   const Result<reference::GatedDeltaHSizes> sizes = reference::sizes_of(p);
@@ -404,7 +446,8 @@ TensorFile output_tensors(const TensorProblem& problem, const std::vector<std::s
     // Room that no sequence can use is not written out, unless the caller asked for it by size.
     std::int64_t chunks = sizes->chunk_capacity;
     if (p.packed && p.chunk_capacity == 0 && !p.has_chunk_offsets) {
-      chunks = std::min(chunks, count_chunks(problem.inputs.cu_seqlens, p.T, p.BT).value_or(chunks));
+      chunks =
+          std::min(chunks, count_chunks(problem.inputs.cu_seqlens, p.T, p.BT).value_or(chunks));
     }
     std::vector<std::int64_t> shape = {chunks, p.HV, rows, columns};
     if (!p.packed) {
@@ -438,10 +481,12 @@ TensorFile input_tensors(const reference::GatedDeltaHInputs& inputs) {
   if (p.has_gk) file.add("gk", io::TensorType::kF32, {p.B, p.T, p.HV, p.K}, bytes_of(inputs.gk));
   if (p.has_h0) {
     const bool kv = p.layout == StateLayout::kKV;
-    file.add("h0", io::TensorType::kF32, {p.packed ? p.sequences : p.B, p.HV, kv ? p.K : p.V, kv ? p.V : p.K},
+    file.add("h0", io::TensorType::kF32,
+             {p.packed ? p.sequences : p.B, p.HV, kv ? p.K : p.V, kv ? p.V : p.K},
              bytes_of(inputs.h0));
   }
-  if (p.packed) file.add("cu_seqlens", io::TensorType::kI64, {p.sequences + 1}, bytes_of(inputs.cu_seqlens));
+  if (p.packed)
+    file.add("cu_seqlens", io::TensorType::kI64, {p.sequences + 1}, bytes_of(inputs.cu_seqlens));
   return file;
 }
 

@@ -67,7 +67,10 @@ void Table::print(std::ostream& out) const {
 }
 
 Progress::Progress(std::ostream& err, bool terminal, std::string what, std::int64_t total)
-    : err_(err), terminal_(terminal), what_(std::move(what)), total_(total),
+    : err_(err),
+      terminal_(terminal),
+      what_(std::move(what)),
+      total_(total),
       start_ms_(os::steady_clock().now_ms()) {}
 
 Progress::~Progress() { clear(); }
@@ -106,11 +109,14 @@ void Progress::show(bool now) {
   if (total_ > 0) {
     text += "/" + std::to_string(total_);
     if (terminal_) {
-      const auto filled = static_cast<std::size_t>(std::clamp<std::int64_t>(kBarWidth * done_ / total_, 0, kBarWidth));
-      text += " [" + std::string(filled, '#') + std::string(static_cast<std::size_t>(kBarWidth) - filled, '.') + "]";
+      const auto filled = static_cast<std::size_t>(
+          std::clamp<std::int64_t>(kBarWidth * done_ / total_, 0, kBarWidth));
+      text += " [" + std::string(filled, '#') +
+              std::string(static_cast<std::size_t>(kBarWidth) - filled, '.') + "]";
     }
     if (done_ > 0 && done_ < total_) {
-      const double left = static_cast<double>(elapsed) / static_cast<double>(done_) * static_cast<double>(total_ - done_);
+      const double left = static_cast<double>(elapsed) / static_cast<double>(done_) *
+                          static_cast<double>(total_ - done_);
       text += " " + duration_text(static_cast<std::int64_t>(left / 1000)) + " left";
     }
   } else {
@@ -185,8 +191,11 @@ std::string byte_text(std::int64_t bytes) {
 
 std::string duration_text(std::int64_t seconds) {
   if (seconds < 60) return std::to_string(seconds) + " s";
-  if (seconds < 3600) return std::to_string(seconds / 60) + " min " + format("%02d s", static_cast<int>(seconds % 60));
-  return std::to_string(seconds / 3600) + " h " + format("%02d min", static_cast<int>(seconds % 3600 / 60));
+  if (seconds < 3600)
+    return std::to_string(seconds / 60) + " min " +
+           format("%02d s", static_cast<int>(seconds % 60));
+  return std::to_string(seconds / 3600) + " h " +
+         format("%02d min", static_cast<int>(seconds % 3600 / 60));
 }
 
 }  // namespace scanjit::cli

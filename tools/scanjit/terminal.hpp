@@ -28,8 +28,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Progress of a count of steps. Nothing is shown in the first two seconds; then a bar that is redrawn
-/// in place on a terminal, elsewhere a plain line every ten seconds. Not thread-safe.
+/// Progress of a count of steps. Nothing is shown in the first two seconds; then a bar that is
+/// redrawn in place on a terminal, elsewhere a plain line every ten seconds. Not thread-safe.
 class Progress {
  public:
   /// `total` of 0: unknown, no estimate.
@@ -59,8 +59,8 @@ class Progress {
   bool on_screen_ = false;
 };
 
-/// Words of `text` in lines of at most `width` cells; lines after the first begin with `indent` blanks. What
-/// is longer than a line stays whole. Line ends in the text stay.
+/// Words of `text` in lines of at most `width` cells; lines after the first begin with `indent`
+/// blanks. What is longer than a line stays whole. Line ends in the text stay.
 [[nodiscard]] std::string wrapped(const std::string& text, std::size_t width, std::size_t indent);
 
 /// "12.34", with as many digits as make four figures: 0.6712, 12.34, 1234.

@@ -1,11 +1,12 @@
-// scanjit tune: times the whole config space of every key that some shapes fall into, and stores the
-// winners. Each finished key is published at once, so that a run that is stopped can be resumed.
+// scanjit tune: times the whole config space of every key that some shapes fall into, and stores
+// the winners. Each finished key is published at once, so that a run that is stopped can be
+// resumed.
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <climits>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,7 +44,8 @@ struct Job {
   tuning::KeyQuery query;
   std::shared_ptr<const ops::OpProblem> problem;  ///< one of the asked shapes
   std::vector<tuning::MeasuredPoint> asked;
-  std::string state;  ///< "tuned", "confirmed" (by its neighbour's top three), "resumed", "busy", "failed"
+  std::string
+      state;  ///< "tuned", "confirmed" (by its neighbour's top three), "resumed", "busy", "failed"
   std::string message;
   std::optional<tuning::Record> record;
   double noise = 0;
@@ -53,17 +55,19 @@ struct Job {
 std::string program_path(const Session& session) {
   std::array<char, PATH_MAX> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
-  return length > 0 ? std::string(path.data(), static_cast<std::size_t>(length)) : session.arguments.front();
+  return length > 0 ? std::string(path.data(), static_cast<std::size_t>(length))
+                    : session.arguments.front();
 }
 
 std::string short_key(const tuning::ShapeKey& key) {
-  return "HV " + std::to_string(key.HV) + (key.H * 2 == key.HV ? "" : "/" + std::to_string(key.H)) + " K " + std::to_string(key.K) + " V " +
-         std::to_string(key.V) + (key.packed ? " packed" : "") + (key.dtype == DType::kF16 ? " f16" : "") + ", N " +
+  return "HV " + std::to_string(key.HV) + (key.H * 2 == key.HV ? "" : "/" + std::to_string(key.H)) +
+         " K " + std::to_string(key.K) + " V " + std::to_string(key.V) +
+         (key.packed ? " packed" : "") + (key.dtype == DType::kF16 ? " f16" : "") + ", N " +
          tuning::to_string(key.sequences) + ", chunks " + tuning::to_string(key.chunks);
 }
 
-// Corners of a key's box that would take more than 1/32 of the memory are drawn in: a launch long enough to
-// time well, and filling and comparing it takes no longer than timing it.
+// Corners of a key's box that would take more than 1/32 of the memory are drawn in: a launch long
+// enough to time well, and filling and comparing it takes no longer than timing it.
 constexpr std::int64_t kPointShare = 32;
 
 // What the run needs of every GPU: all are of one model, the first one's stores are written to.
@@ -81,8 +85,10 @@ Result<std::vector<int>> parse_devices(const std::string& text, int count) {
     return devices;
   }
   for (const std::string& word : split(text, ',')) {
-    SCANJIT_ASSIGN_OR_RETURN(const std::int64_t device, parse_integer("a device", word, 0, count - 1));
-    if (std::find(devices.begin(), devices.end(), static_cast<int>(device)) == devices.end()) devices.push_back(static_cast<int>(device));
+    SCANJIT_ASSIGN_OR_RETURN(const std::int64_t device,
+                             parse_integer("a device", word, 0, count - 1));
+    if (std::find(devices.begin(), devices.end(), static_cast<int>(device)) == devices.end())
+      devices.push_back(static_cast<int>(device));
   }
   if (devices.empty()) return invalid_argument("--devices names no device");
   return devices;
@@ -92,7 +98,8 @@ Result<Fleet> open_fleet(Session& session, const TuneOptions& options) {
   SCANJIT_ASSIGN_OR_RETURN(engine::Parts parts, engine::process_parts());
   parts.environment = session.environment;
   SCANJIT_ASSIGN_OR_RETURN(const int count, cuda::device_count(*parts.api));
-  if (count == 0) return unsupported("the driver shows no GPU to this process (CUDA_VISIBLE_DEVICES?)");
+  if (count == 0)
+    return unsupported("the driver shows no GPU to this process (CUDA_VISIBLE_DEVICES?)");
   Fleet fleet;
   SCANJIT_ASSIGN_OR_RETURN(fleet.devices, parse_devices(options.devices, count));
   EngineOptions engine_options = options.engine;
@@ -103,18 +110,22 @@ Result<Fleet> open_fleet(Session& session, const TuneOptions& options) {
     if (!fleet.internals) {
       fleet.internals = std::move(internals);
     } else if (!fleet.internals->gpu.same_model(internals->gpu)) {
-      return invalid_argument("device " + std::to_string(fleet.devices.front()) + " is a " + fleet.internals->facts.name + " and device " +
-                              std::to_string(device) + " a " + internals->facts.name + ": tune one model at a time, by --devices");
+      return invalid_argument("device " + std::to_string(fleet.devices.front()) + " is a " +
+                              fleet.internals->facts.name + " and device " +
+                              std::to_string(device) + " a " + internals->facts.name +
+                              ": tune one model at a time, by --devices");
     }
   }
   fleet.limits = engine::limits_of(fleet.internals->facts);
   // Without NVRTC what a cache or pack holds can still be timed.
-  if (const Result<std::string> nvrtc = fleet.internals->provider->toolchain(); nvrtc.ok()) fleet.nvrtc = *nvrtc;
+  if (const Result<std::string> nvrtc = fleet.internals->provider->toolchain(); nvrtc.ok())
+    fleet.nvrtc = *nvrtc;
   return fleet;
 }
 
 // Shapes of one key make one job; in the order in which keys are first met.
-Result<std::vector<Job>> make_jobs(const std::vector<tuning::Shape>& shapes, const tuning::TunedStore& store) {
+Result<std::vector<Job>> make_jobs(const std::vector<tuning::Shape>& shapes,
+                                   const tuning::TunedStore& store) {
   std::vector<Job> jobs;
   std::map<std::string, std::size_t> by_key;
   for (const tuning::Shape& shape : shapes) {
@@ -129,14 +140,19 @@ Result<std::vector<Job>> make_jobs(const std::vector<tuning::Shape>& shapes, con
   return jobs;
 }
 
-// The middle and both corners of the key's box as far as memory goes, then the shapes that were asked for.
+// The middle and both corners of the key's box as far as memory goes, then the shapes that were
+// asked for.
 std::vector<tuning::MeasuredPoint> points_of(const Job& job, std::int64_t memory_bytes) {
-  const std::int64_t tokens = std::max<std::int64_t>(1, job.query.sequences * job.problem->tokens_per_sequence());
-  const double bytes_per_token = static_cast<double>(job.problem->floor_bytes()) / static_cast<double>(tokens);
-  const auto max_tokens = static_cast<std::int64_t>(static_cast<double>(memory_bytes) / std::max(1.0, bytes_per_token));
+  const std::int64_t tokens =
+      std::max<std::int64_t>(1, job.query.sequences * job.problem->tokens_per_sequence());
+  const double bytes_per_token =
+      static_cast<double>(job.problem->floor_bytes()) / static_cast<double>(tokens);
+  const auto max_tokens =
+      static_cast<std::int64_t>(static_cast<double>(memory_bytes) / std::max(1.0, bytes_per_token));
   std::vector<tuning::MeasuredPoint> points = tuning::box_points(job.key, max_tokens);
   for (const tuning::MeasuredPoint& point : job.asked) {
-    if (point.tokens > 0 && std::find(points.begin(), points.end(), point) == points.end()) points.push_back(point);
+    if (point.tokens > 0 && std::find(points.begin(), points.end(), point) == points.end())
+      points.push_back(point);
   }
   return points;
 }
@@ -159,12 +175,17 @@ std::optional<double> worst_regret(const std::vector<PointTimes>& points, const 
 class Tuning {
  public:
   Tuning(Session& session, const TuneOptions& options, Fleet& fleet, std::vector<Job>& jobs)
-      : session_(session), options_(options), fleet_(fleet), jobs_(jobs),
-        progress_(session.err, session.err_is_terminal, options.find_buckets ? "shapes" : "keys", static_cast<std::int64_t>(jobs.size())) {}
+      : session_(session),
+        options_(options),
+        fleet_(fleet),
+        jobs_(jobs),
+        progress_(session.err, session.err_is_terminal, options.find_buckets ? "shapes" : "keys",
+                  static_cast<std::int64_t>(jobs.size())) {}
 
   void run() {
     std::vector<std::thread> threads;
-    for (const int device : fleet_.devices) threads.emplace_back([this, device] { run_device(device); });
+    for (const int device : fleet_.devices)
+      threads.emplace_back([this, device] { run_device(device); });
     for (std::thread& thread : threads) thread.join();
   }
 
@@ -197,8 +218,11 @@ class Tuning {
     }
   }
 
-  Result<TuneAnswer> ask(TuneWorker& worker, const Job& job, std::vector<tuning::MeasuredPoint> points, std::vector<Config> candidates) {
-    TuneRequest request{job.key, std::move(points), std::move(candidates), options_.budget_s * 1000};
+  Result<TuneAnswer> ask(TuneWorker& worker, const Job& job,
+                         std::vector<tuning::MeasuredPoint> points,
+                         std::vector<Config> candidates) {
+    TuneRequest request{job.key, std::move(points), std::move(candidates),
+                        options_.budget_s * 1000};
     return worker.tune(std::move(request), [&](const std::string& step) {
       const std::scoped_lock lock(mutex_);
       progress_.note(short_key(job.key) + ": " + step);
@@ -206,7 +230,8 @@ class Tuning {
   }
 
   Status time_shape(TuneWorker& worker, Job& job) {
-    SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> candidates, ops::candidates(*job.problem, fleet_.limits));
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> candidates,
+                             ops::candidates(*job.problem, fleet_.limits));
     SCANJIT_ASSIGN_OR_RETURN(const TuneAnswer answer, ask(worker, job, job.asked, candidates));
     job.points = answer.points;
     job.state = answer.record ? "tuned" : "busy";
@@ -216,8 +241,11 @@ class Tuning {
   bool resume(Job& job) {
     if (!options_.resume) return false;
     std::optional<tuning::Pick> known = fleet_.internals->store->find_exact(job.query, {});
-    if (!known || known->layer != "cache" || known->record->partial || known->stale_toolchain) return false;
-    if (tuning::is_stale(known->record->toolchain, {fleet_.nvrtc, fleet_.internals->facts.driver, ""})) return false;
+    if (!known || known->layer != "cache" || known->record->partial || known->stale_toolchain)
+      return false;
+    if (tuning::is_stale(known->record->toolchain,
+                         {fleet_.nvrtc, fleet_.internals->facts.driver, ""}))
+      return false;
     job.record = *known->record;
     job.state = "resumed";
     return true;
@@ -225,9 +253,12 @@ class Tuning {
 
   Status tune_job(TuneWorker& worker, Job& job) {
     if (resume(job)) return {};
-    SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> all, ops::candidates(*job.problem, fleet_.limits));
-    const std::vector<tuning::MeasuredPoint> points = points_of(job, fleet_.internals->facts.total_bytes / kPointShare);
-    if (points.empty()) return invalid_argument("there is nothing to time: every sequence is empty");
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> all,
+                             ops::candidates(*job.problem, fleet_.limits));
+    const std::vector<tuning::MeasuredPoint> points =
+        points_of(job, fleet_.internals->facts.total_bytes / kPointShare);
+    if (points.empty())
+      return invalid_argument("there is nothing to time: every sequence is empty");
     TuneAnswer answer;
     job.state = "tuned";
     if (const auto near = options_.top_three_first ? neighbour(job, all.front()) : std::nullopt) {
@@ -247,7 +278,8 @@ class Tuning {
     job.points = std::move(answer.points);
     if (!answer.record) {
       job.state = "busy";
-      job.message = "the GPU was busy: default against default differed by " + percent(answer.noise);
+      job.message =
+          "the GPU was busy: default against default differed by " + percent(answer.noise);
       return {};
     }
     job.record = std::move(answer.record);
@@ -264,15 +296,20 @@ class Tuning {
   };
   // What a neighbouring key's record says; nothing if no neighbour is tuned.
   std::optional<Neighbour> neighbour(const Job& job, const Config& default_config) const {
-    const tuning::LegalFn legal = [&](const Config& config) { return job.problem->legal(config, fleet_.limits); };
+    const tuning::LegalFn legal = [&](const Config& config) {
+      return job.problem->legal(config, fleet_.limits);
+    };
     const std::optional<tuning::Pick> pick = fleet_.internals->store->find(job.query, legal);
-    if (!pick || pick->source == PickSource::kNearestGpu || pick->source == PickSource::kExact) return std::nullopt;
+    if (!pick || pick->source == PickSource::kNearestGpu || pick->source == PickSource::kExact)
+      return std::nullopt;
     Neighbour found{pick->config, {default_config}};
     std::size_t taken = 0;
     const auto take = [&](const Config& config) {
       if (taken == kNeighbourConfigs || !legal(config).ok()) return;
       ++taken;
-      if (std::find(found.candidates.begin(), found.candidates.end(), config) == found.candidates.end()) found.candidates.push_back(config);
+      if (std::find(found.candidates.begin(), found.candidates.end(), config) ==
+          found.candidates.end())
+        found.candidates.push_back(config);
     };
     take(pick->config);
     for (const tuning::Alternate& alternate : pick->record->alternates) take(alternate.config);
@@ -298,9 +335,11 @@ Result<tuning::TunedFile> export_jobs(const Fleet& fleet, const std::vector<Job>
   tuning::TunedFile file;
   file.gpu = fleet.internals->gpu;
   if (!fleet.internals->cache.memory_only()) {
-    const auto stored = tuning::list_store(*fleet.internals->parts.files, fleet.internals->cache.path);
+    const auto stored =
+        tuning::list_store(*fleet.internals->parts.files, fleet.internals->cache.path);
     for (const tuning::StoreItem& item : stored.ok() ? *stored : std::vector<tuning::StoreItem>()) {
-      if (item.gpu == file.gpu.directory() && item.file && item.file->entries.empty()) file.width_buckets = item.file->width_buckets;
+      if (item.gpu == file.gpu.directory() && item.file && item.file->entries.empty())
+        file.width_buckets = item.file->width_buckets;
     }
   }
   std::vector<tuning::WidthBuckets> used;
@@ -343,22 +382,30 @@ engine::Shortlists make_shortlists(const Fleet& fleet, const std::vector<Job>& j
 
 Status write_outputs(const TuneOptions& options, const Fleet& fleet, const std::vector<Job>& jobs) {
   os::FileSystem& files = *fleet.internals->parts.files;
-  const bool any = std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.record.has_value(); });
+  const bool any =
+      std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.record.has_value(); });
   if (!any) return {};
   if (!options.out.empty()) {
     SCANJIT_ASSIGN_OR_RETURN(const tuning::TunedFile file, export_jobs(fleet, jobs));
     SCANJIT_TRY(files.publish(options.out, tuning::to_json(file, tuning::Checksum::kWithout)));
   }
-  if (!options.shortlist.empty()) SCANJIT_TRY(files.publish(options.shortlist, make_shortlists(fleet, jobs).to_json()));
+  if (!options.shortlist.empty())
+    SCANJIT_TRY(files.publish(options.shortlist, make_shortlists(fleet, jobs).to_json()));
   return {};
 }
 
-int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet, const std::vector<Job>& jobs, const Status& publish_error,
-                const Status& written) {
+int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet,
+                const std::vector<Job>& jobs, const Status& publish_error, const Status& written) {
   std::int64_t tuned = 0, resumed = 0, failed = 0;
   Json list = Json::array();
   using enum Table::Align;
-  Table table({{"key"}, {"default us", kRight}, {"best us", kRight}, {"gain", kRight}, {"noise", kRight}, {"config"}, {""}});
+  Table table({{"key"},
+               {"default us", kRight},
+               {"best us", kRight},
+               {"gain", kRight},
+               {"noise", kRight},
+               {"config"},
+               {""}});
   for (const Job& job : jobs) {
     ++(job.state == "resumed" ? resumed : job.record ? tuned : failed);
     Json json = {{"key", job.key.text()}, {"state", job.state}};
@@ -369,12 +416,19 @@ int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet
       const tuning::Record& record = *job.record;
       const double gain = record.us.median > 0 ? record.default_us / record.us.median - 1 : 0;
       const bool kept = record.config == record.default_config;
-      table.add({short_key(job.key), figures(record.default_us), figures(record.us.median), kept ? "" : percent(gain, true),
-                 job.noise > 0 ? percent(job.noise) : "", to_string(record.config),
-                 kept ? "the default stays" : job.state == "tuned" ? record.partial ? "partial" : "" : job.state});
+      table.add({short_key(job.key), figures(record.default_us), figures(record.us.median),
+                 kept ? "" : percent(gain, true), job.noise > 0 ? percent(job.noise) : "",
+                 to_string(record.config),
+                 kept                   ? "the default stays"
+                 : job.state == "tuned" ? record.partial ? "partial" : ""
+                                        : job.state});
       Json measured = Json::array();
-      for (const tuning::MeasuredPoint& point : record.measured_at) measured.push_back({{"sequences", point.sequences}, {"tokens", point.tokens}});
-      json["config"] = {{"bv", record.config.bv}, {"bk", record.config.bk}, {"stages", record.config.stages}, {"warps", record.config.warps}};
+      for (const tuning::MeasuredPoint& point : record.measured_at)
+        measured.push_back({{"sequences", point.sequences}, {"tokens", point.tokens}});
+      json["config"] = {{"bv", record.config.bv},
+                        {"bk", record.config.bk},
+                        {"stages", record.config.stages},
+                        {"warps", record.config.warps}};
       json["us"] = record.us.median;
       json["default_us"] = record.default_us;
       json["gain"] = gain;
@@ -387,19 +441,30 @@ int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet
     list.push_back(std::move(json));
   }
   if (session.json) {
-    session.print_json("scanjit-tune/1", {{"op", options.op}, {"gpu", fleet.internals->facts.name}, {"arch", fleet.internals->facts.arch},
-                                          {"devices", fleet.devices}, {"cache", fleet.internals->cache.path}, {"tuned", tuned},
-                                          {"resumed", resumed}, {"failed", failed}, {"out", options.out}, {"keys", std::move(list)}});
+    session.print_json("scanjit-tune/1", {{"op", options.op},
+                                          {"gpu", fleet.internals->facts.name},
+                                          {"arch", fleet.internals->facts.arch},
+                                          {"devices", fleet.devices},
+                                          {"cache", fleet.internals->cache.path},
+                                          {"tuned", tuned},
+                                          {"resumed", resumed},
+                                          {"failed", failed},
+                                          {"out", options.out},
+                                          {"keys", std::move(list)}});
   } else {
     table.print(session.out);
-    session.out << '\n' << tuned << " keys tuned, " << resumed << " resumed, " << failed << " failed; stored in "
-                << (fleet.internals->cache.memory_only() ? "memory only" : fleet.internals->cache.path);
+    session.out << '\n'
+                << tuned << " keys tuned, " << resumed << " resumed, " << failed
+                << " failed; stored in "
+                << (fleet.internals->cache.memory_only() ? "memory only"
+                                                         : fleet.internals->cache.path);
     if (!options.out.empty() && tuned + resumed != 0) session.out << " and " << options.out;
     session.out << std::endl;
   }
   if (!written.ok() || !publish_error.ok()) {
     const Status& status = written.ok() ? publish_error : written;
-    session.err << "scanjit: " << printable(status.message()) << "\nrepeat: " << shell_line(session.arguments) << std::endl;
+    session.err << "scanjit: " << printable(status.message())
+                << "\nrepeat: " << shell_line(session.arguments) << std::endl;
     // Results that are in the file that was asked for are not lost.
     if (!written.ok() || options.out.empty()) return kExitEnvironment;
   }
@@ -410,10 +475,15 @@ int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet
   return kExitFailed;
 }
 
-// Width buckets for each (HV, V) out of every shape's times; into the cache, where later runs use them.
-int report_buckets(Session& session, const TuneOptions& options, const Fleet& fleet, const std::vector<Job>& jobs) {
-  // Of the shapes of one N the worst ratio to the best counts, so that a bucket suits short and long alike.
-  std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::int64_t, std::map<Config, std::pair<double, int>>>> ratios;
+// Width buckets for each (HV, V) out of every shape's times; into the cache, where later runs use
+// them.
+int report_buckets(Session& session, const TuneOptions& options, const Fleet& fleet,
+                   const std::vector<Job>& jobs) {
+  // Of the shapes of one N the worst ratio to the best counts, so that a bucket suits short and
+  // long alike.
+  std::map<std::pair<std::int64_t, std::int64_t>,
+           std::map<std::int64_t, std::map<Config, std::pair<double, int>>>>
+      ratios;
   std::map<std::pair<std::int64_t, std::int64_t>, std::map<std::int64_t, int>> counts;
   std::int64_t failed = 0;
   for (const Job& job : jobs) {
@@ -445,33 +515,47 @@ int report_buckets(Session& session, const TuneOptions& options, const Fleet& fl
       }
       points.push_back(std::move(point));
     }
-    const Result<tuning::FoundBuckets> found = tuning::find_buckets(heads.first, heads.second, std::move(points));
+    const Result<tuning::FoundBuckets> found =
+        tuning::find_buckets(heads.first, heads.second, std::move(points));
     if (!found.ok()) return session.fail(kExitFailed, found.status());
     file.width_buckets.push_back(found->buckets);
-    if (!session.json) session.out << "HV " << heads.first << " V " << heads.second << '\n' << found->to_text() << '\n';
+    if (!session.json)
+      session.out << "HV " << heads.first << " V " << heads.second << '\n'
+                  << found->to_text() << '\n';
     Json buckets = Json::array();
     for (const tuning::BucketReport& bucket : found->report) {
-      buckets.push_back({{"sequences", tuning::to_string(bucket.sequences)}, {"config", config_argument(bucket.config)}, {"worst_regret", bucket.worst_regret}});
+      buckets.push_back({{"sequences", tuning::to_string(bucket.sequences)},
+                         {"config", config_argument(bucket.config)},
+                         {"worst_regret", bucket.worst_regret}});
     }
-    list.push_back({{"HV", heads.first}, {"V", heads.second}, {"starts", found->buckets.starts}, {"buckets", std::move(buckets)}});
+    list.push_back({{"HV", heads.first},
+                    {"V", heads.second},
+                    {"starts", found->buckets.starts},
+                    {"buckets", std::move(buckets)}});
   }
   const os::CacheDirectory& cache = fleet.internals->cache;
   if (!cache.memory_only() && !file.width_buckets.empty()) {
-    const Result<std::int64_t> written = tuning::import_into_store(*fleet.internals->parts.files, cache.path, file);
+    const Result<std::int64_t> written =
+        tuning::import_into_store(*fleet.internals->parts.files, cache.path, file);
     if (!written.ok()) return session.fail(kExitEnvironment, written.status());
   }
   if (session.json) {
-    session.print_json("scanjit-tune-buckets/1", {{"op", options.op}, {"gpu", fleet.internals->facts.name}, {"cache", cache.path},
-                                                  {"failed", failed}, {"width_buckets", std::move(list)}});
+    session.print_json("scanjit-tune-buckets/1", {{"op", options.op},
+                                                  {"gpu", fleet.internals->facts.name},
+                                                  {"cache", cache.path},
+                                                  {"failed", failed},
+                                                  {"width_buckets", std::move(list)}});
   } else {
-    session.out << "stored in " << (cache.memory_only() ? "nothing: there is no cache directory" : cache.path)
+    session.out << "stored in "
+                << (cache.memory_only() ? "nothing: there is no cache directory" : cache.path)
                 << "; tune the shapes again to fill the new buckets" << std::endl;
   }
   return failed == 0 ? kExitOk : kExitFailed;
 }
 
 int run_tune(Session& session, const TuneOptions& options) {
-  if (const Status status = check_op(options.op); !status.ok()) return session.fail(kExitUsage, status);
+  if (const Status status = check_op(options.op); !status.ok())
+    return session.fail(kExitUsage, status);
   if (options.worker) {
     EngineOptions engine_options = options.engine;
     const Result<std::int64_t> device = parse_integer("--devices", options.devices, 0, 1024);
@@ -480,7 +564,10 @@ int run_tune(Session& session, const TuneOptions& options) {
     return serve_tuning(session, engine_options);
   }
   if (!options.shapes.any()) {
-    return session.fail(kExitUsage, invalid_argument("nothing to tune: give --model NAME --tp N, --shapes FILE or --shape N=...,T=..."));
+    return session.fail(
+        kExitUsage,
+        invalid_argument(
+            "nothing to tune: give --model NAME --tp N, --shapes FILE or --shape N=...,T=..."));
   }
   Shard shard;
   if (!options.shard.empty()) {
@@ -491,14 +578,19 @@ int run_tune(Session& session, const TuneOptions& options) {
   const Result<std::vector<tuning::Shape>> shapes = load_shapes(options.shapes, options.op);
   if (!shapes.ok()) return session.fail(kExitUsage, shapes.status());
   for (const std::string& path : {options.out, options.shortlist}) {
-    if (const Status status = check_writable(path); !status.ok()) return session.fail(kExitEnvironment, status);
+    if (const Status status = check_writable(path); !status.ok())
+      return session.fail(kExitEnvironment, status);
   }
   Result<Fleet> fleet = open_fleet(session, options);
   if (!fleet.ok()) {
-    return session.fail(fleet.status().code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitEnvironment, fleet.status());
+    return session.fail(
+        fleet.status().code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitEnvironment,
+        fleet.status());
   }
   if (fleet->internals->cache.memory_only() && options.out.empty()) {
-    return session.fail(kExitEnvironment, io_error("the winners have nowhere to go: there is no cache directory (" + fleet->internals->cache.reason + ") and no --out"));
+    return session.fail(kExitEnvironment,
+                        io_error("the winners have nowhere to go: there is no cache directory (" +
+                                 fleet->internals->cache.reason + ") and no --out"));
   }
 
   std::vector<Job> jobs;
@@ -516,10 +608,13 @@ int run_tune(Session& session, const TuneOptions& options) {
   }
   std::vector<Job> mine;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (static_cast<std::int64_t>(i) % shard.count == shard.index) mine.push_back(std::move(jobs[i]));
+    if (static_cast<std::int64_t>(i) % shard.count == shard.index)
+      mine.push_back(std::move(jobs[i]));
   }
-  session.err << "scanjit: " << mine.size() << (options.find_buckets ? " shapes" : " keys") << " on " << fleet->devices.size() << " x "
-              << fleet->internals->facts.name << (fleet->nvrtc.empty() ? ", without NVRTC" : ", NVRTC " + fleet->nvrtc) << std::endl;
+  session.err << "scanjit: " << mine.size() << (options.find_buckets ? " shapes" : " keys")
+              << " on " << fleet->devices.size() << " x " << fleet->internals->facts.name
+              << (fleet->nvrtc.empty() ? ", without NVRTC" : ", NVRTC " + fleet->nvrtc)
+              << std::endl;
 
   Status publish_error;
   {
@@ -528,37 +623,61 @@ int run_tune(Session& session, const TuneOptions& options) {
     publish_error = tuning.publish_error();
   }
   if (options.find_buckets) return report_buckets(session, options, *fleet, mine);
-  return report_keys(session, options, *fleet, mine, publish_error, write_outputs(options, *fleet, mine));
+  return report_keys(session, options, *fleet, mine, publish_error,
+                     write_outputs(options, *fleet, mine));
 }
 
 }  // namespace
 
 Command add_tune(CLI::App& parent, Session& session) {
   auto options = std::make_shared<TuneOptions>();
-  CLI::App* app = parent.add_subcommand("tune", "Time the config space of every key that some shapes fall into, and store the winners");
+  CLI::App* app = parent.add_subcommand(
+      "tune",
+      "Time the config space of every key that some shapes fall into, and store the winners");
   add_session_flags(*app, session);
   add_op(*app, options->op)->default_val("gated_delta_h");
   add_shapes_flag(*app, options->shapes);
   add_model_flags(*app, options->shapes);
-  app->add_option("-o,--out", options->out, "Also write this run's entries as one tuned file")->type_name("FILE");
-  app->add_flag("--resume", options->resume, "Skip keys that the cache holds already, measured under this NVRTC and driver");
-  app->add_option("--budget", options->budget_s, "Seconds of compiling and timing for each key; then the best so far serves and the entry is marked partial (default: no limit)")
+  app->add_option("-o,--out", options->out, "Also write this run's entries as one tuned file")
+      ->type_name("FILE");
+  app->add_flag("--resume", options->resume,
+                "Skip keys that the cache holds already, measured under this NVRTC and driver");
+  app->add_option("--budget", options->budget_s,
+                  "Seconds of compiling and timing for each key; then the best so far serves and "
+                  "the entry is marked partial (default: no limit)")
       ->type_name("SECONDS")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--shard", options->shard, "Only every COUNT-th key, from INDEX on: for job arrays; merge the files by 'scanjit cache merge'")->type_name("INDEX/COUNT");
+  app->add_option("--shard", options->shard,
+                  "Only every COUNT-th key, from INDEX on: for job arrays; merge the files by "
+                  "'scanjit cache merge'")
+      ->type_name("INDEX/COUNT");
   app->add_flag("--top-three-first", options->top_three_first,
-                "Where a neighbouring key is tuned, time its top three first, and the whole space only if they disagree with it by more than the noise");
+                "Where a neighbouring key is tuned, time its top three first, and the whole space "
+                "only if they disagree with it by more than the noise");
   CLI::Option* find = app->add_flag("--find-buckets", options->find_buckets,
-                                    "Find at which sequence counts the best config changes, and store these width buckets instead of winners");
-  app->add_option("--shortlist", options->shortlist, "Write the shortlists of first use: a cover of everything measured")->type_name("FILE")->excludes(find);
-  app->add_option("--devices", options->devices, "GPUs to tune on at once: all, or numbers as 0,1; one worker process each")->type_name("LIST")->capture_default_str();
-  app->add_flag("--worker", options->worker, "Answer requests of another scanjit on standard input (internal)")->group("");
+                                    "Find at which sequence counts the best config changes, and "
+                                    "store these width buckets instead of winners");
+  app->add_option("--shortlist", options->shortlist,
+                  "Write the shortlists of first use: a cover of everything measured")
+      ->type_name("FILE")
+      ->excludes(find);
+  app->add_option("--devices", options->devices,
+                  "GPUs to tune on at once: all, or numbers as 0,1; one worker process each")
+      ->type_name("LIST")
+      ->capture_default_str();
+  app->add_flag("--worker", options->worker,
+                "Answer requests of another scanjit on standard input (internal)")
+      ->group("");
   add_store_flags(*app, options->engine);
-  app->footer("Example: everything that serving a model on two GPUs a replica meets; then the file that ships\n"
-              "  scanjit tune gated_delta_h --model qwen3.5-4b --tp 2 --devices all --resume\n"
-              "  scanjit tune gated_delta_h --shapes scan_map --out NVIDIA_H200.json\n"
-              "Keys are measured in the middle and at both ends of their box of widths and lengths, and at the shapes\n"
-              "themselves. Each finished key is stored at once: stop whenever you like and go on by --resume.");
+  app->footer(
+      "Example: everything that serving a model on two GPUs a replica meets; then the file that "
+      "ships\n"
+      "  scanjit tune gated_delta_h --model qwen3.5-4b --tp 2 --devices all --resume\n"
+      "  scanjit tune gated_delta_h --shapes scan_map --out NVIDIA_H200.json\n"
+      "Keys are measured in the middle and at both ends of their box of widths and lengths, and at "
+      "the shapes\n"
+      "themselves. Each finished key is stored at once: stop whenever you like and go on by "
+      "--resume.");
   return {app, [options](Session& s) { return run_tune(s, *options); }};
 }
 

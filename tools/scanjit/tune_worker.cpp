@@ -15,10 +15,13 @@ namespace {
 constexpr std::int64_t kSilenceMs = 60'000;  // compiling 32 configs on one core takes less
 constexpr int kBusyTries = 3;
 
-Json point_json(const tuning::MeasuredPoint& point) { return {{"sequences", point.sequences}, {"tokens", point.tokens}}; }
+Json point_json(const tuning::MeasuredPoint& point) {
+  return {{"sequences", point.sequences}, {"tokens", point.tokens}};
+}
 
 Status bad_line(const std::string& line) {
-  return internal_error("the tuning worker and its parent do not understand each other: " + line.substr(0, 200));
+  return internal_error("the tuning worker and its parent do not understand each other: " +
+                        line.substr(0, 200));
 }
 
 // Checked access: both sides are of one build, but a line may be cut by a dying process.
@@ -28,23 +31,28 @@ const Json* member(const Json& object, const char* name) {
   return found == object.end() ? nullptr : &*found;
 }
 
-constexpr int kMostRounds = 21;  // what two dozen rounds cannot tell apart differs by no more than the noise
+constexpr int kMostRounds =
+    21;  // what two dozen rounds cannot tell apart differs by no more than the noise
 
 Result<tuning::MeasuredPoint> point_from(const Json& json, const std::string& line) {
   const Json *sequences = member(json, "sequences"), *tokens = member(json, "tokens");
-  if (sequences == nullptr || tokens == nullptr || !sequences->is_number_integer() || !tokens->is_number_integer()) return bad_line(line);
+  if (sequences == nullptr || tokens == nullptr || !sequences->is_number_integer() ||
+      !tokens->is_number_integer())
+    return bad_line(line);
   return tuning::MeasuredPoint{sequences->get<std::int64_t>(), tokens->get<std::int64_t>()};
 }
 
 // Steps that run a config name it: "timing bv=64 ...", "comparing bv=64 ...".
-std::optional<Config> config_of_step(const std::string& step, const std::vector<Config>& candidates) {
+std::optional<Config> config_of_step(const std::string& step,
+                                     const std::vector<Config>& candidates) {
   for (const Config& config : candidates) {
     if (step.find(to_string(config)) != std::string::npos) return config;
   }
   return std::nullopt;
 }
 
-Result<TuneAnswer> run_request(Gpu& gpu, const TuneRequest& request, const std::function<void(const std::string&)>& step) {
+Result<TuneAnswer> run_request(Gpu& gpu, const TuneRequest& request,
+                               const std::function<void(const std::string&)>& step) {
   std::vector<std::shared_ptr<const ops::OpProblem>> problems;
   for (const tuning::MeasuredPoint& point : request.points) {
     SCANJIT_ASSIGN_OR_RETURN(auto problem, ops::make_problem(request.key, point));
@@ -59,14 +67,16 @@ Result<TuneAnswer> run_request(Gpu& gpu, const TuneRequest& request, const std::
   TuneAnswer answer;
   for (int attempt = 0; attempt < kBusyTries && !answer.record; ++attempt) {
     if (attempt != 0) step("again: something else is using the GPU");
-    SCANJIT_ASSIGN_OR_RETURN(engine::TunedKey tuned, engine::tune_key(gpu.internals, problems, request.candidates, options));
+    SCANJIT_ASSIGN_OR_RETURN(engine::TunedKey tuned, engine::tune_key(gpu.internals, problems,
+                                                                      request.candidates, options));
     answer.record = std::move(tuned.record);
     answer.noise = tuned.noise;
     answer.points.clear();
     for (const tuning::PointSelection& point : tuned.points) {
       PointTimes times;
       times.point = point.point;
-      for (const tuning::Measured& measured : point.selection.measured) times.us.emplace_back(measured.config, measured.us.median);
+      for (const tuning::Measured& measured : point.selection.measured)
+        times.us.emplace_back(measured.config, measured.us.median);
       answer.points.push_back(std::move(times));
     }
   }
@@ -88,10 +98,10 @@ std::string to_line(const TuneRequest& request) {
 
 Result<TuneRequest> request_from_line(const std::string& line) {
   const Json json = Json::parse(line, nullptr, false);
-  const Json *key = member(json, "key"), *points = member(json, "points"), *candidates = member(json, "candidates"),
-             *budget = member(json, "budget_ms");
-  if (key == nullptr || points == nullptr || candidates == nullptr || budget == nullptr || !points->is_array() ||
-      !candidates->is_array() || !budget->is_number()) {
+  const Json *key = member(json, "key"), *points = member(json, "points"),
+             *candidates = member(json, "candidates"), *budget = member(json, "budget_ms");
+  if (key == nullptr || points == nullptr || candidates == nullptr || budget == nullptr ||
+      !points->is_array() || !candidates->is_array() || !budget->is_number()) {
     return bad_line(line);
   }
   TuneRequest request;
@@ -118,7 +128,8 @@ std::string to_line(const TuneAnswer& answer) {
     points.push_back(std::move(json));
   }
   Json done;
-  done["record"] = answer.record ? Json::parse(tuning::to_json(*answer.record), nullptr, false) : Json();
+  done["record"] =
+      answer.record ? Json::parse(tuning::to_json(*answer.record), nullptr, false) : Json();
   done["noise"] = answer.noise;
   done["points"] = std::move(points);
   return dump({{"done", std::move(done)}});
@@ -128,13 +139,18 @@ Result<TuneAnswer> answer_from_line(const std::string& line) {
   const Json json = Json::parse(line, nullptr, false);
   if (const Json* error = member(json, "error")) {
     const Json *code = member(*error, "code"), *message = member(*error, "message");
-    if (code == nullptr || message == nullptr || !code->is_number_integer() || !message->is_string()) return bad_line(line);
+    if (code == nullptr || message == nullptr || !code->is_number_integer() ||
+        !message->is_string())
+      return bad_line(line);
     return Status(static_cast<ErrorCode>(code->get<int>()), message->get<std::string>());
   }
   const Json* done = member(json, "done");
-  const Json *record = done == nullptr ? nullptr : member(*done, "record"), *noise = done == nullptr ? nullptr : member(*done, "noise"),
+  const Json *record = done == nullptr ? nullptr : member(*done, "record"),
+             *noise = done == nullptr ? nullptr : member(*done, "noise"),
              *points = done == nullptr ? nullptr : member(*done, "points");
-  if (record == nullptr || noise == nullptr || points == nullptr || !noise->is_number() || !points->is_array()) return bad_line(line);
+  if (record == nullptr || noise == nullptr || points == nullptr || !noise->is_number() ||
+      !points->is_array())
+    return bad_line(line);
   TuneAnswer answer;
   if (!record->is_null()) {
     SCANJIT_ASSIGN_OR_RETURN(answer.record, tuning::record_from_json(dump(*record)));
@@ -146,7 +162,8 @@ Result<TuneAnswer> answer_from_line(const std::string& line) {
     const Json* us = member(point, "us");
     if (us == nullptr || !us->is_array()) return bad_line(line);
     for (const Json& pair : *us) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number()) return bad_line(line);
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number())
+        return bad_line(line);
       SCANJIT_ASSIGN_OR_RETURN(const Config config, parse_config(pair[0].get<std::string>()));
       times.us.emplace_back(config, pair[1].get<double>());
     }
@@ -158,7 +175,10 @@ Result<TuneAnswer> answer_from_line(const std::string& line) {
 int serve_tuning(Session& session, const EngineOptions& options) {
   Result<Gpu> gpu = open_gpu(session, options);
   const auto say_error = [&](const Status& status) {
-    session.out << dump({{"error", {{"code", static_cast<int>(status.code())}, {"message", status.message()}}}}) << std::endl;
+    session.out << dump({{"error",
+                          {{"code", static_cast<int>(status.code())},
+                           {"message", status.message()}}}})
+                << std::endl;
   };
   if (!gpu.ok()) {
     say_error(gpu.status());
@@ -178,7 +198,8 @@ int serve_tuning(Session& session, const EngineOptions& options) {
       session.out << to_line(*answer) << std::endl;
       continue;
     }
-    // A device fault stays with the process: the parent has to see a death, with the step before it.
+    // A device fault stays with the process: the parent has to see a death, with the step before
+    // it.
     if (answer.status().code() == ErrorCode::kDeviceLost) return kExitFailed;
     say_error(answer.status());
   }
@@ -189,14 +210,17 @@ Status TuneWorker::start() {
   if (process_) return {};
   os::ProcessOptions start;
   start.argv = {program_, "tune", op_, "--worker", "--devices", std::to_string(options_.device)};
-  if (!options_.cache_dir.empty()) start.argv.insert(start.argv.end(), {"--cache-dir", options_.cache_dir});
-  for (const std::string& pack : options_.pack_dirs) start.argv.insert(start.argv.end(), {"--pack", pack});
+  if (!options_.cache_dir.empty())
+    start.argv.insert(start.argv.end(), {"--cache-dir", options_.cache_dir});
+  for (const std::string& pack : options_.pack_dirs)
+    start.argv.insert(start.argv.end(), {"--pack", pack});
   SCANJIT_ASSIGN_OR_RETURN(os::Process process, os::Process::spawn(start));
   process_ = std::make_unique<os::Process>(std::move(process));
   return {};
 }
 
-Result<TuneAnswer> TuneWorker::attempt(const TuneRequest& request, const std::function<void(const std::string&)>& step,
+Result<TuneAnswer> TuneWorker::attempt(const TuneRequest& request,
+                                       const std::function<void(const std::string&)>& step,
                                        std::optional<Config>* in_hand, bool* died) {
   SCANJIT_TRY(start());
   *died = false;
@@ -205,12 +229,14 @@ Result<TuneAnswer> TuneWorker::attempt(const TuneRequest& request, const std::fu
     process_.reset();  // kills and reaps
     return status;
   };
-  if (const Status status = process_->write(to_line(request) + "\n", kSilenceMs); !status.ok()) return death(status);
+  if (const Status status = process_->write(to_line(request) + "\n", kSilenceMs); !status.ok())
+    return death(status);
   while (true) {
     const Result<std::optional<std::string>> line = process_->read_line(kSilenceMs);
     if (!line.ok()) {
       if (line.status().code() != ErrorCode::kTimeout) return death(line.status());
-      return death(Status(ErrorCode::kTimeout, "the worker said nothing for " + std::to_string(kSilenceMs / 1000) + " s"));
+      return death(Status(ErrorCode::kTimeout, "the worker said nothing for " +
+                                                   std::to_string(kSilenceMs / 1000) + " s"));
     }
     if (!*line) {
       const Result<std::optional<os::ExitStatus>> exit = process_->wait(1000);
@@ -227,20 +253,25 @@ Result<TuneAnswer> TuneWorker::attempt(const TuneRequest& request, const std::fu
   }
 }
 
-Result<TuneAnswer> TuneWorker::tune(TuneRequest request, const std::function<void(const std::string&)>& step) {
+Result<TuneAnswer> TuneWorker::tune(TuneRequest request,
+                                    const std::function<void(const std::string&)>& step) {
   std::vector<tuning::Rejected> rejected;
   while (true) {
     std::optional<Config> in_hand;
     bool died = false;
     Result<TuneAnswer> answer = attempt(request, step, &in_hand, &died);
     if (answer.ok()) {
-      if (answer->record) answer->record->rejected.insert(answer->record->rejected.end(), rejected.begin(), rejected.end());
+      if (answer->record)
+        answer->record->rejected.insert(answer->record->rejected.end(), rejected.begin(),
+                                        rejected.end());
       return answer;
     }
     // Only what was running when the worker died is blamed; the default cannot be left out.
     if (!died || !in_hand || *in_hand == request.candidates.front()) return answer;
     const bool hung = answer.status().code() == ErrorCode::kTimeout;
-    rejected.push_back({*in_hand, hung ? tuning::RejectReason::kTimeout : tuning::RejectReason::kDeviceFault, answer.status().message()});
+    rejected.push_back({*in_hand,
+                        hung ? tuning::RejectReason::kTimeout : tuning::RejectReason::kDeviceFault,
+                        answer.status().message()});
     std::erase(request.candidates, *in_hand);
     step("restarting without " + to_string(*in_hand));
   }

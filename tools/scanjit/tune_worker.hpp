@@ -1,14 +1,15 @@
 #pragma once
 /// \file
-/// The process that runs candidates, one per GPU: a config that hangs or takes its process down costs a
-/// restart and is recorded, nothing else. It reads requests on standard input and answers on standard
-/// output, one JSON object a line:
+/// The process that runs candidates, one per GPU: a config that hangs or takes its process down
+/// costs a restart and is recorded, nothing else. It reads requests on standard input and answers
+/// on standard output, one JSON object a line:
 ///
 ///     {"key": {...}, "points": [{"sequences": 16, "tokens": 1024}, ...],
 ///      "candidates": ["bv=64,...", ...], "budget_ms": 0, "max_bytes": 0}
 ///  -> {"step": "timing bv=64 ..."}           before each step, any number of times
 ///  -> {"done": {"record": {...} or null, "noise": 0.003,
-///               "points": [{"sequences": 16, "tokens": 1024, "us": [["bv=64,...", 12.3], ...]}, ...]}}
+///               "points": [{"sequences": 16, "tokens": 1024, "us": [["bv=64,...", 12.3], ...]},
+///               ...]}}
 ///     or {"error": {"code": 7, "message": "..."}}
 ///
 /// `candidates[0]` is the default. Both sides are of one build.
@@ -53,8 +54,8 @@ struct TuneAnswer {
 /// Also reads error lines: as that error.
 [[nodiscard]] Result<TuneAnswer> answer_from_line(const std::string& line);
 
-/// The worker's side: answers requests until the end of input. Returns the exit status; after a sticky
-/// device fault it answers and ends.
+/// The worker's side: answers requests until the end of input. Returns the exit status; after a
+/// sticky device fault it answers and ends.
 [[nodiscard]] int serve_tuning(Session& session, const EngineOptions& options);
 
 /// The other side. One thread at a time.
@@ -66,12 +67,15 @@ class TuneWorker {
 
   /// Tunes one key. A candidate under which the worker dies or is silent for longer than
   /// `silence_ms` is left out of the next try and comes back in the record's `rejected`.
-  /// `step` is told what the worker does. Errors: as `engine::tune_key`; kIoError if no worker starts.
-  [[nodiscard]] Result<TuneAnswer> tune(TuneRequest request, const std::function<void(const std::string&)>& step);
+  /// `step` is told what the worker does. Errors: as `engine::tune_key`; kIoError if no worker
+  /// starts.
+  [[nodiscard]] Result<TuneAnswer> tune(TuneRequest request,
+                                        const std::function<void(const std::string&)>& step);
 
  private:
   Status start();
-  Result<TuneAnswer> attempt(const TuneRequest& request, const std::function<void(const std::string&)>& step,
+  Result<TuneAnswer> attempt(const TuneRequest& request,
+                             const std::function<void(const std::string&)>& step,
                              std::optional<Config>* in_hand, bool* died);
 
   std::string program_, op_;

@@ -1,7 +1,7 @@
 // scanjit verify: results on this GPU against the f64 oracle, and every config against every other.
 //
-// A case is PASSED, FAILED, SKIPPED (with a reason) or MISTRUSTED: passed, but the reference is mostly
-// zeros, so that agreement proves little.
+// A case is PASSED, FAILED, SKIPPED (with a reason) or MISTRUSTED: passed, but the reference is
+// mostly zeros, so that agreement proves little.
 
 #include <algorithm>
 #include <limits>
@@ -44,7 +44,7 @@ struct Case {
 struct Outcome {
   const char* status = "PASSED";  ///< PASSED, FAILED, SKIPPED, MISTRUSTED
   std::string reason;
-  Config config;   ///< the one that was held against the oracle
+  Config config;    ///< the one that was held against the oracle
   int configs = 0;  ///< that ran
   Verdict verdict;
 };
@@ -69,7 +69,8 @@ TensorProblem poisoned(const Case& one, reference::GatedDeltaHInputs inputs) {
 
 Result<std::vector<Case>> make_cases(const VerifyOptions& options) {
   std::vector<Case> cases;
-  SCANJIT_ASSIGN_OR_RETURN(std::vector<tuning::Shape> shapes, load_shapes(options.shapes, options.op));
+  SCANJIT_ASSIGN_OR_RETURN(std::vector<tuning::Shape> shapes,
+                           load_shapes(options.shapes, options.op));
   for (const tuning::Shape& shape : shapes) {
     for (const std::string& word : split(options.gates, ',')) {
       Case one;
@@ -77,7 +78,8 @@ Result<std::vector<Case>> make_cases(const VerifyOptions& options) {
       SCANJIT_ASSIGN_OR_RETURN(one.generator.gates, parse_gates(word));
       one.generator.seed = options.seed;
       one.name = shape_argument(shape) + " gates=" + word + " seed=" + std::to_string(options.seed);
-      one.repeat = {"--shape", shape_argument(shape), "--gates", word, "--seed", std::to_string(options.seed)};
+      one.repeat = {"--shape", shape_argument(shape),       "--gates", word,
+                    "--seed",  std::to_string(options.seed)};
       cases.push_back(std::move(one));
     }
   }
@@ -93,7 +95,8 @@ Result<std::vector<Case>> make_cases(const VerifyOptions& options) {
     one.misalign_elements = drawn.misalign_elements;
     one.name = reference::to_string(drawn);
     one.repeat = {"--random", "1", "--seed", std::to_string(seed)};
-    if (options.max_tokens != 4096) one.repeat.insert(one.repeat.end(), {"--max-tokens", std::to_string(options.max_tokens)});
+    if (options.max_tokens != 4096)
+      one.repeat.insert(one.repeat.end(), {"--max-tokens", std::to_string(options.max_tokens)});
     cases.push_back(std::move(one));
   }
   return cases;
@@ -124,12 +127,14 @@ Result<Outcome> examine(Gpu& gpu, const VerifyOptions& options, const Case& one)
     return pick.status();
   }
   outcome.config = pick->why().config;
-  SCANJIT_ASSIGN_OR_RETURN(reference::GatedDeltaHInputs inputs, reference::generate(one.problem, one.generator));
+  SCANJIT_ASSIGN_OR_RETURN(reference::GatedDeltaHInputs inputs,
+                           reference::generate(one.problem, one.generator));
   const TensorProblem problem = poisoned(one, std::move(inputs));
   SCANJIT_ASSIGN_OR_RETURN(const std::int64_t workspace, workspace_bound(one.problem));
   Result<DeviceCase> device = DeviceCase::create(gpu.api(), problem, workspace, gpu.stream.get());
   if (!device.ok()) {
-    if (device.status().code() == ErrorCode::kOutOfMemory) return skip("does not fit into device memory");
+    if (device.status().code() == ErrorCode::kOutOfMemory)
+      return skip("does not fit into device memory");
     return device.status();
   }
   SCANJIT_ASSIGN_OR_RETURN(const DeviceCase::Outputs first, launch(gpu, *pick, *device));
@@ -140,7 +145,8 @@ Result<Outcome> examine(Gpu& gpu, const VerifyOptions& options, const Case& one)
   if (!outcome.verdict.failure.empty()) return fail(outcome.verdict.failure);
   if (!damage.empty()) return fail(damage);
   SCANJIT_ASSIGN_OR_RETURN(const DeviceCase::Outputs again, launch(gpu, *pick, *device));
-  if (const std::string text = again.difference(first); !text.empty()) return fail("two runs of one config: " + text);
+  if (const std::string text = again.difference(first); !text.empty())
+    return fail("two runs of one config: " + text);
 
   if (options.all_configs) {
     SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(one.problem));
@@ -163,7 +169,8 @@ Result<Outcome> examine(Gpu& gpu, const VerifyOptions& options, const Case& one)
   return outcome;
 }
 
-// The oracle with a mistake built in, on a problem where each shows: proves that the limits can fail.
+// The oracle with a mistake built in, on a problem where each shows: proves that the limits can
+// fail.
 int run_negative(Session& session, const VerifyOptions& options) {
   GatedDeltaHProblem problem;
   problem.B = 2;
@@ -172,12 +179,15 @@ int run_negative(Session& session, const VerifyOptions& options) {
   problem.HV = 4;
   problem.K = problem.V = 64;
   problem.has_g = problem.has_h0 = problem.has_ht = true;
-  // The state's own rounding shows where the gates forget slowly, the wrong gate where they forget fast.
+  // The state's own rounding shows where the gates forget slowly, the wrong gate where they forget
+  // fast.
   struct Control {
     reference::GateSet gates;
     std::size_t mistake;
   };
-  constexpr Control kControls[] = {{reference::GateSet::kSlow, 0}, {reference::GateSet::kStrong, 1}, {reference::GateSet::kStrong, 2}};
+  constexpr Control kControls[] = {{reference::GateSet::kSlow, 0},
+                                   {reference::GateSet::kStrong, 1},
+                                   {reference::GateSet::kStrong, 2}};
   Json list = Json::array();
   bool all_caught = true;
   for (const Control& control : kControls) {
@@ -195,20 +205,27 @@ int run_negative(Session& session, const VerifyOptions& options) {
     const auto& [name, failure] = (*controls)[control.mistake];
     const bool caught = !failure.empty();
     all_caught = all_caught && caught;
-    list.push_back({{"mistake", name}, {"gates", reference::to_string(control.gates)}, {"caught", caught}, {"failure", failure}});
+    list.push_back({{"mistake", name},
+                    {"gates", reference::to_string(control.gates)},
+                    {"caught", caught},
+                    {"failure", failure}});
     if (!session.json) {
-      session.out << (caught ? "PASSED  caught: " : "FAILED  not caught: ") << name << ", " << reference::to_string(control.gates)
-                  << " gates" << (caught ? ": " + failure : "") << std::endl;
+      session.out << (caught ? "PASSED  caught: " : "FAILED  not caught: ") << name << ", "
+                  << reference::to_string(control.gates) << " gates"
+                  << (caught ? ": " + failure : "") << std::endl;
     }
   }
-  if (session.json) session.print_json("scanjit-verify-negative/1", {{"op", options.op}, {"passed", all_caught}, {"controls", std::move(list)}});
+  if (session.json)
+    session.print_json("scanjit-verify-negative/1",
+                       {{"op", options.op}, {"passed", all_caught}, {"controls", std::move(list)}});
   if (all_caught) return kExitOk;
   session.err << "repeat: " << shell_line(session.arguments) << std::endl;
   return kExitFailed;
 }
 
 int run_verify(Session& session, const VerifyOptions& options) {
-  if (const Status status = check_op(options.op); !status.ok()) return session.fail(kExitUsage, status);
+  if (const Status status = check_op(options.op); !status.ok())
+    return session.fail(kExitUsage, status);
   if (options.negative) return run_negative(session, options);
   VerifyOptions wanted = options;
   if (!options.shapes.any() && options.random == 0) wanted.random = 20;
@@ -220,10 +237,12 @@ int run_verify(Session& session, const VerifyOptions& options) {
   std::int64_t passed = 0, failed = 0, skipped = 0, mistrusted = 0;
   double worst = 0;
   Json list = Json::array();
-  Progress progress(session.err, session.err_is_terminal, "verifying", static_cast<std::int64_t>(cases->size()));
+  Progress progress(session.err, session.err_is_terminal, "verifying",
+                    static_cast<std::int64_t>(cases->size()));
   for (const Case& one : *cases) {
     Result<Outcome> outcome = examine(*gpu, options, one);
-    if (!outcome.ok() && outcome.status().code() == ErrorCode::kDeviceLost) return session.fail(kExitFailed, outcome.status().with_context(one.name));
+    if (!outcome.ok() && outcome.status().code() == ErrorCode::kDeviceLost)
+      return session.fail(kExitFailed, outcome.status().with_context(one.name));
     Outcome shown;
     if (outcome.ok()) {
       shown = *outcome;
@@ -232,31 +251,45 @@ int run_verify(Session& session, const VerifyOptions& options) {
       shown.reason = outcome.status().to_string();
     }
     const std::string status = shown.status;
-    ++(status == "PASSED" ? passed : status == "FAILED" ? failed : status == "SKIPPED" ? skipped : mistrusted);
+    ++(status == "PASSED"    ? passed
+       : status == "FAILED"  ? failed
+       : status == "SKIPPED" ? skipped
+                             : mistrusted);
     if (status != "SKIPPED") worst = std::max(worst, shown.verdict.pure.worst());
     std::vector<std::string> again = {session.arguments.front(), "verify", options.op};
     again.insert(again.end(), one.repeat.begin(), one.repeat.end());
     if (options.all_configs) again.emplace_back("--all-configs");
     if (session.json) {
-      Json json = {{"status", status}, {"case", one.name}, {"reason", shown.reason}, {"config", config_argument(shown.config)},
+      Json json = {{"status", status},         {"case", one.name},
+                   {"reason", shown.reason},   {"config", config_argument(shown.config)},
                    {"configs", shown.configs}, {"errors", errors_json(shown.verdict)}};
       if (status == "FAILED") json["repeat"] = shell_line(again);
       list.push_back(std::move(json));
     } else {
       std::string line = status + "  " + one.name;
       if (!shown.reason.empty()) line += ": " + shown.reason;
-      if (status == "PASSED") line += "  (" + figures(shown.verdict.pure.worst() * 1e3) + "e-3 from f64, " + std::to_string(shown.configs) + (shown.configs == 1 ? " config)" : " configs, one set of bits)");
+      if (status == "PASSED")
+        line += "  (" + figures(shown.verdict.pure.worst() * 1e3) + "e-3 from f64, " +
+                std::to_string(shown.configs) +
+                (shown.configs == 1 ? " config)" : " configs, one set of bits)");
       session.out << printable(line) << std::endl;
     }
     if (status == "FAILED") progress.line("repeat: " + shell_line(again));
     progress.advance();
   }
   if (session.json) {
-    session.print_json("scanjit-verify/1", {{"op", options.op}, {"gpu", gpu->internals.facts.name}, {"passed", passed}, {"failed", failed},
-                                            {"skipped", skipped}, {"mistrusted", mistrusted}, {"worst_error", worst}, {"cases", std::move(list)}});
+    session.print_json("scanjit-verify/1", {{"op", options.op},
+                                            {"gpu", gpu->internals.facts.name},
+                                            {"passed", passed},
+                                            {"failed", failed},
+                                            {"skipped", skipped},
+                                            {"mistrusted", mistrusted},
+                                            {"worst_error", worst},
+                                            {"cases", std::move(list)}});
   } else {
-    session.out << passed << " passed, " << failed << " failed, " << skipped << " skipped, " << mistrusted << " mistrusted; worst error "
-                << figures(worst * 1e3) << "e-3" << std::endl;
+    session.out << passed << " passed, " << failed << " failed, " << skipped << " skipped, "
+                << mistrusted << " mistrusted; worst error " << figures(worst * 1e3) << "e-3"
+                << std::endl;
   }
   return failed == 0 ? kExitOk : kExitFailed;
 }
@@ -266,26 +299,40 @@ int run_verify(Session& session, const VerifyOptions& options) {
 Command add_verify(CLI::App& parent, Session& session) {
   auto options = std::make_shared<VerifyOptions>();
   options->engine.tune_mode = TuneMode::kReplay;
-  CLI::App* app = parent.add_subcommand("verify", "Hold results on this GPU against the f64 oracle, and configs against each other");
+  CLI::App* app = parent.add_subcommand(
+      "verify", "Hold results on this GPU against the f64 oracle, and configs against each other");
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
   add_shapes_flag(*app, options->shapes);
   add_model_flags(*app, options->shapes);
-  app->add_option("--random", options->random, "So many random odd problems with every option (default, without shapes: 20)")
+  app->add_option("--random", options->random,
+                  "So many random odd problems with every option (default, without shapes: 20)")
       ->type_name("N")
       ->check(CLI::Range(1, 1000000));
-  app->add_option("--seed", options->seed, "Seed of the inputs; random problem i is that of seed + i")->type_name("N")->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Most tokens of a random problem")->type_name("N")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  app->add_option("--gates", options->gates, "Gate sets for shapes: strong, slow, none")->type_name("SETS")->capture_default_str();
-  app->add_flag("--all-configs", options->all_configs, "Run every legal config and compare bit for bit");
-  app->add_flag("--negative", options->negative, "Show that three known mistakes are caught by the limits; needs no GPU");
+  app->add_option("--seed", options->seed,
+                  "Seed of the inputs; random problem i is that of seed + i")
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--max-tokens", options->max_tokens, "Most tokens of a random problem")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--gates", options->gates, "Gate sets for shapes: strong, slow, none")
+      ->type_name("SETS")
+      ->capture_default_str();
+  app->add_flag("--all-configs", options->all_configs,
+                "Run every legal config and compare bit for bit");
+  app->add_flag("--negative", options->negative,
+                "Show that three known mistakes are caught by the limits; needs no GPU");
   add_device_flag(*app, options->engine);
   add_store_flags(*app, options->engine);
-  app->footer("Example: 200 random problems, then every config on the shapes of the map\n"
-              "  scanjit verify gated_delta_h --random 200 --seed 7\n"
-              "  scanjit verify gated_delta_h --shapes scan_map --gates strong --all-configs\n"
-              "Outputs start as NaN, guard bytes lie around every tensor, inputs must come out unchanged. Each failed\n"
-              "case prints the command that repeats it alone.");
+  app->footer(
+      "Example: 200 random problems, then every config on the shapes of the map\n"
+      "  scanjit verify gated_delta_h --random 200 --seed 7\n"
+      "  scanjit verify gated_delta_h --shapes scan_map --gates strong --all-configs\n"
+      "Outputs start as NaN, guard bytes lie around every tensor, inputs must come out unchanged. "
+      "Each failed\n"
+      "case prints the command that repeats it alone.");
   return {app, [options](Session& s) { return run_verify(s, *options); }};
 }
 

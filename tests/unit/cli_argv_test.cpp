@@ -1,0 +1,158 @@
+// Exit statuses and sentences of command lines that are refused.
+#include <random>
+
+#include "cli_world.hpp"
+
+namespace scanjit::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST_CASE("a command line that is refused exits 2 and says why", "[cli]") {
+  const CliWorld world;
+  const auto [arguments, words] = GENERATE(table<Words, std::string>({
+      {Words(), "subcommand is required"},
+      {{"frobnicate"}, "unknown command 'frobnicate'"},
+      {{"run"}, "OP is required"},
+      {{"run", "attention"}, "unknown op 'attention': scanjit has gated_delta_h"},
+      {{"bench", "attention"}, "unknown op 'attention'"},
+      {{"tune", "attention", "--shapes", "small"}, "unknown op 'attention'"},
+      {{"verify", "attention"}, "unknown op 'attention'"},
+      {{"inspect", "attention"}, "unknown op 'attention'"},
+      {{"run", "gated_delta_h"}, "no input file"},
+      {{"run", "gated_delta_h", "--frob"}, "--frob"},
+      {{"tune", "gated_delta_h"}, "nothing to tune"},
+      {{"tune", "--model", "gpt-2"}, "unknown model 'gpt-2'"},
+      {{"tune", "--model", "qwen3.5-4b", "--tp", "5"}, "tp"},
+      {{"tune", "--shapes", "small", "--shard", "4/4"}, "from 0 to 3"},
+      {{"tune", "--shapes", "small", "--shard", "half"}, "INDEX/COUNT"},
+      {{"bench", "gated_delta_h", "--shapes", "nowhere"}, "no built-in map of that name"},
+      {{"bench", "gated_delta_h", "--shape", "N=four"}, "'four', it must be a whole number"},
+      {{"bench", "gated_delta_h", "--shape", "Q=4"}, "a shape has no 'Q'"},
+      {{"bench", "gated_delta_h", "--shape", "N=4,N=8"}, "'N' is given twice"},
+      {{"bench", "gated_delta_h", "--shape", "BT=48"}, "48"},
+      {{"bench", "gated_delta_h", "--shape", "K=257"}, "257"},
+      {{"bench", "gated_delta_h", "--shape", "H=3,HV=4"}, "multiple"},
+      {{"bench", "gated_delta_h", "--configs", "some"}, "must be all or picks"},
+      {{"bench", "gated_delta_h", "--config", "bv=64"}, "is not whole"},
+      {{"bench", "gated_delta_h", "--l2", "hot"}, "must be warm or cold"},
+      {{"bench", "gated_delta_h", "--rounds", "3"}, "--rounds"},
+      {{"bench", "gated_delta_h", "--sweep", "N"}, "NAME=VALUE,VALUE"},
+      {{"inspect", "gated_delta_h", "--arch", "sm_90a; rm"}, "sm_90a; rm"},
+      {{"inspect", "gated_delta_h", "--config", "bv=7,bk=64,stages=2,warps=4"}, "7"},
+      {{"inspect", "gated_delta_h", "--source", "--ptx"}, "--ptx"},
+      {{"verify", "gated_delta_h", "--shape", "N=1", "--gates", "wild"}, "strong, slow or none"},
+      {{"prewarm"}, "--out is required"},
+      {{"prewarm", "--arch", "pentium", "--out", "pack"}, "pentium"},
+      {{"cache"}, "subcommand is required"},
+      {{"cache", "show", "--key", "nothing like it"}, "no such entry"},
+      {{"cache", "gc", "--max-bytes", "-5"}, "--max-bytes"},
+  }));
+  check_failure(world.run(arguments), cli::kExitUsage, words);
+}
+
+TEST_CASE("a refusal under --json is one object with the command that repeats it", "[cli]") {
+  const CliWorld world;
+  for (const Words& arguments :
+       {Words{"bench", "attention", "--json"}, Words{"frobnicate", "--json"}}) {
+    const Ran ran = world.run(arguments);
+    const auto json = ran.json();
+    REQUIRE(json.is_object());
+    CHECK(json["schema"] == "scanjit-error/1");
+    CHECK(json["code"] == "invalid_argument");
+    CHECK(json["exit"] == ran.exit);
+    CHECK(json["repeat"] == "scanjit " + arguments[0] + " " + arguments[1] +
+                                (arguments.size() > 2 ? " " + arguments[2] : ""));
+  }
+}
+
+TEST_CASE("terminal codes of an argument do not reach the terminal", "[cli]") {
+  const CliWorld world;
+  const Ran ran = world.run({"run", "\033[2Jevil\r"});
+  CHECK(ran.exit == cli::kExitUsage);
+  CHECK(ran.err.find('\033') == std::string::npos);
+  CHECK(ran.err.find('\r') == std::string::npos);
+}
+
+TEST_CASE("no command line ends in anything but 0 to 3 and a sentence", "[cli]") {
+  const CliWorld world;
+  // Words that mean something somewhere, in any order; those that compile or generate for seconds
+  // are left out.
+  const Words words = {"tune",
+                       "prewarm",
+                       "run",
+                       "bench",
+                       "inspect",
+                       "cache",
+                       "doctor",
+                       "path",
+                       "ls",
+                       "show",
+                       "merge",
+                       "export",
+                       "import",
+                       "gc",
+                       "gated_delta_h",
+                       "--json",
+                       "--shape",
+                       "N=2,T=64",
+                       "N=-1",
+                       "N=99999999999999999999",
+                       "--shapes",
+                       "small",
+                       "--config",
+                       "bv=64,bk=64,stages=2,warps=4",
+                       "--set",
+                       "BT=64",
+                       "stride.k=0",
+                       "--want",
+                       "ht,h",
+                       "--in",
+                       "/dev/null",
+                       "--out",
+                       "/nowhere/x",
+                       "--check",
+                       "--budget",
+                       "nan",
+                       "--shard",
+                       "0/1",
+                       "--devices",
+                       "all",
+                       "--",
+                       "-",
+                       "",
+                       "=",
+                       "\xff\xfe",
+                       "--help",
+                       "--sweep",
+                       "N=1,,2",
+                       "--gates",
+                       "slow",
+                       "--source",
+                       "--key",
+                       "x",
+                       "--max-bytes",
+                       "1",
+                       "%s%n",
+                       "../../etc/passwd"};
+  std::mt19937 random(20261130);
+  for (int i = 0; i < 3000; ++i) {
+    Words arguments;
+    for (std::size_t n = random() % 7; n > 0; --n)
+      arguments.push_back(words[random() % words.size()]);
+    if (std::find(arguments.begin(), arguments.end(), "inspect") != arguments.end() &&
+        std::find(arguments.begin(), arguments.end(), "--source") == arguments.end()) {
+      arguments.emplace_back("--source");  // nothing is compiled
+    }
+    const Ran ran = world.run(arguments);
+    std::string line;
+    for (const std::string& word : arguments) line += " '" + word + "'";
+    INFO(line << "\n" << ran.err);
+    CHECK((ran.exit >= 0 && ran.exit <= 3));
+    if (ran.exit != 0 && ran.out.empty()) CHECK(ran.err.find("scanjit: ") != std::string::npos);
+    CHECK(ran.err.find("unexpected: ") == std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace scanjit::test
