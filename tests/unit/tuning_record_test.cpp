@@ -1,4 +1,4 @@
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -124,9 +124,9 @@ TEST_CASE("nesting and huge objects are refused quickly", "[tuning]") {
   std::string wide = "{";
   for (int i = 0; i < 200'000; ++i) wide += "\"" + std::to_string(i) + "\":0,";
   wide += "\"x\":0}";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // processor time: a loaded machine is no failure
   REQUIRE_FALSE(record_from_json(wide).ok());
-  REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+  REQUIRE(std::clock() - start < 20 * CLOCKS_PER_SEC);
 }
 
 TEST_CASE("every flipped byte of a cache entry is noticed, or changes nothing", "[tuning][fuzz]") {
@@ -160,10 +160,9 @@ TEST_CASE("mutated JSON never does worse than an error", "[tuning][fuzz]") {
   const std::vector<std::string> pieces = {
       "null", "-1", "1e308", "\"\"",    "[]",  "{}", "true", "9223372036854775808",
       "0.1",  ",",  "\"",    "\\u0000", "\xff"};
-  const auto start = std::chrono::steady_clock::now();
-  int runs = 0, accepted = 0;
-  while (std::chrono::steady_clock::now() - start < std::chrono::seconds(2) && runs < 20'000) {
-    ++runs;
+  constexpr int kRuns = 4000;  // about two seconds
+  int accepted = 0;
+  for (int run = 0; run < kRuns; ++run) {
     std::string text = good;
     const int changes = 1 + static_cast<int>(random() % 4);
     for (int i = 0; i < changes; ++i) {
@@ -186,6 +185,6 @@ TEST_CASE("mutated JSON never does worse than an error", "[tuning][fuzz]") {
     for (const Record& record : file->entries) REQUIRE(record.check().ok());
     REQUIRE(*tuned_file_from_json(to_json(*file, Checksum::kWith), Checksum::kWith) == *file);
   }
-  REQUIRE(runs > 500);
-  REQUIRE(accepted < runs);
+  REQUIRE(accepted > 0);
+  REQUIRE(accepted < kRuns);
 }
