@@ -65,8 +65,15 @@ Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops:
     return not_found("no tuned entry is for exactly " + store.key_of(query).text() +
                      ", and the tune mode is strict");
   }
-  if (const auto pick = store.find(query, legal)) return choice_of(*pick, problem, limits);
-  return heuristic_choice(problem, limits);
+  const auto pick = store.find(query, legal);
+  if (!pick) return heuristic_choice(problem, limits);
+  // What is best changes with how much of the GPU a launch fills. An entry of another width or length
+  // tells something of this problem only if the heuristic sees no difference between the two.
+  if (pick->source == PickSource::kNeighbourChunks || pick->source == PickSource::kNeighbourWidth) {
+    SCANJIT_ASSIGN_OR_RETURN(Choice heuristic, heuristic_choice(problem, limits));
+    if (heuristic.config != pick->record->default_config) return heuristic;
+  }
+  return choice_of(*pick, problem, limits);
 }
 
 Why why_of(const Choice& choice, const std::string& key) {

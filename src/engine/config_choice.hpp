@@ -32,7 +32,9 @@ struct Choice {
                                const ops::DeviceLimits& limits);
 
 /// As the mode says, without timing: kOff the heuristic; kReplay and kFirstUse the stores in their
-/// declared order, then the heuristic; kStrict an exact entry, else kNotFound.
+/// declared order, then the heuristic; kStrict an exact entry, else kNotFound. An entry of a
+/// neighbouring chunk class or width serves only if the heuristic's choice for that entry is the
+/// heuristic's choice here.
 [[nodiscard]] Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store,
                                     const ops::OpProblem& problem, const ops::DeviceLimits& limits);
 

@@ -183,6 +183,23 @@ TEST_CASE("a neighbour's entry serves, and is told apart from an exact one", "[e
   }
 }
 
+TEST_CASE("a neighbour serves only if the heuristic tells no difference", "[engine]") {
+  EngineWorld world;
+  world.options.tune_mode = TuneMode::kReplay;
+  // Twice the sequences fill twice the multiprocessors: other blocks suit them.
+  const GatedDeltaHProblem narrow = small_layer(32), wide = small_layer(64);
+  const Config heuristic = *made(wide)->heuristic(world.limits());
+  REQUIRE(*made(narrow)->heuristic(world.limits()) != heuristic);
+  CurrentContext context(world.driver);
+  auto engine = world.engine();
+  tuning::Record record =
+      record_for(world, *engine, narrow, other_than(heuristic, narrow, world.limits()));
+  REQUIRE(engine::internals(*engine).store->publish(record).ok());
+  CHECK(engine->why(narrow)->source == PickSource::kExact);
+  CHECK(engine->why(wide)->source == PickSource::kHeuristic);
+  CHECK(engine->why(wide)->config == heuristic);
+}
+
 TEST_CASE("a pick that does not load falls to its alternates, then to the heuristic", "[engine]") {
   EngineWorld world;
   world.options.tune_mode = TuneMode::kReplay;
