@@ -3,7 +3,6 @@
 #include "jit/specialiser.hpp"
 
 #include <random>
-#include <regex>
 
 #include "support/catch.hpp"
 
@@ -79,22 +78,29 @@ TEST_CASE("fields out of bounds are refused by name, value and bound", "[jit]") 
   }
 }
 
-TEST_CASE("whatever the input, the source has the one shape or there is none", "[jit][fuzz]") {
-  // Every line that may occur, so that nothing given can add a token of its own.
-  const std::string id = "[A-Za-z][A-Za-z0-9_]*";
-  const std::regex line(
-      "|#include \"[A-Za-z0-9_./-]+\\.cu\"|struct Cfg \\{|\\};|  static constexpr int " + id +
-      " = -?[0-9]+;|  static constexpr bool " + id +
-      " = (true|false);|static_assert\\(scanjit::dev::" + id +
-      "<Cfg>::k(SmemBytes|Threads) == [0-9]+,|    \"[a-z ]+: the host computed [0-9]+, " + id +
-      "::k(SmemBytes|Threads) differs\"\\);|extern \"C\" __global__ void "
-      "__launch_bounds__\\([0-9]+, [0-9]+\\)|" +
-      id + "\\(const __grid_constant__ (" + id + "::)*" + id + " p\\) \\{|  scanjit::dev::" + id +
-      "<Cfg>\\(p\\);|\\}");
+// What is left of a source when every word and number is written "x" and "x::x" too: two sources
+// with the same skeleton have the same tokens but for names and values.
+std::string skeleton(const std::string& source) {
+  std::string out;
+  for (const char c : source) {
+    const bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '_' || c == '.' || c == '/' || c == '-';
+    if (!word) {
+      out += c;
+    } else if (out.empty() || out.back() != 'x') {
+      out += 'x';
+    }
+    if (out.ends_with("x::x")) out.resize(out.size() - 3);
+  }
+  return out;
+}
+
+TEST_CASE("whatever the input, nothing but names and numbers gets into the source", "[jit][fuzz]") {
+  const std::string expected = skeleton(*generate_source(plain()));
   const unsigned seed = std::random_device{}();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  const std::string alphabet = "aZ09_:/.\"\n\\ ;{}()<>#\0*-cu?";
+  const std::string_view alphabet = "aZ09_:/.\"\n\\ ;{}()<>#*-cu?\t";
   const auto mutate = [&](std::string& text) {
     for (auto n = random() % 3; n > 0; --n) {
       const std::size_t at = text.empty() ? 0 : random() % text.size();
@@ -111,7 +117,7 @@ TEST_CASE("whatever the input, the source has the one shape or there is none", "
     }
   };
   int valid = 0;
-  for (int round = 0; round < 5000; ++round) {
+  for (int round = 0; round < 20000; ++round) {
     KernelSource kernel = plain();
     for (std::string* text : {&kernel.template_file, &kernel.entry, &kernel.traits,
                               &kernel.params_type, &kernel.constants[0].name}) {
@@ -124,13 +130,7 @@ TEST_CASE("whatever the input, the source has the one shape or there is none", "
       continue;
     }
     ++valid;
-    std::size_t begin = 0;
-    while (begin < source->size()) {
-      const std::size_t end = source->find('\n', begin);
-      const std::string text = source->substr(begin, end - begin);
-      if (!std::regex_match(text, line)) FAIL("line \"" << text << "\"");
-      begin = end + 1;
-    }
+    if (skeleton(*source) != expected) FAIL(*source);
   }
-  CHECK(valid > 500);
+  CHECK(valid > 2000);
 }
