@@ -64,8 +64,11 @@ struct OpTimer::State {
     std::vector<ops::Stage> plan;
     std::vector<Result<jit::Binary>> binaries;  // of `plan`, once compiled
     std::vector<LaunchStage> stages;
-    std::optional<cuda::GraphTimer> timer;
-    int replays = 1;
+    struct Timer {
+      cuda::GraphTimer graph;
+      int replays = 1;
+    };
+    std::optional<Timer> timer, shorter;  // of `timed` and of `shorter`
   };
   struct Taken {
     cuda::CUdeviceptr address;
@@ -83,6 +86,7 @@ struct OpTimer::State {
   Candidate& candidate(const Config& config);
   Status load(Candidate& one);
   Status prepare(Candidate& one);
+  Result<Candidate::Timer> make_timer(const Candidate& one, const ops::OpProblem& what);
   Status run_once(const Candidate& one, std::size_t set);
   Result<std::string> poisoned_outputs(Candidate& one);
 
@@ -95,6 +99,10 @@ struct OpTimer::State {
   cuda::ContextId context;
   ops::DeviceLimits limits;
   std::shared_ptr<const ops::OpProblem> problem, timed;
+  // Where `timed` has fewer chunks than the problem: one of fewer still, in the same memory. From the
+  // two times follows that of the whole, which is `reach` times their difference beyond the longer.
+  std::shared_ptr<const ops::OpProblem> shorter;
+  double reach = 0;
   std::vector<ops::Tensor> tensors;
   std::optional<cuda::OwnedStream> stream;
   std::optional<cuda::ScratchPool> pool;
@@ -150,6 +158,18 @@ Status OpTimer::State::prepare_memory(const cuda::ContextId& id) {
                                                std::to_string(limit) + " bytes of scratch");
   }
   tensors = timed->tensors();
+  const std::int64_t chunks = problem->key_query().chunks, longer = timed->key_query().chunks;
+  if (chunks > longer && longer > 1) {
+    std::int64_t bytes = timed->workspace_bytes();
+    for (const ops::Tensor& tensor : tensors) bytes += tensor.bytes;
+    shorter = timed->for_timing(bytes / 2);
+    if (shorter && shorter->key_query().chunks < longer) {
+      reach = static_cast<double>(chunks - longer) /
+              static_cast<double>(longer - shorter->key_query().chunks);
+    } else {
+      shorter = nullptr;
+    }
+  }
   SCANJIT_ASSIGN_OR_RETURN(auto made_stream,
                            cuda::OwnedStream::create(api(), cuda::OwnedStream::Priority::kLowest));
   stream.emplace(std::move(made_stream));
@@ -283,34 +303,44 @@ Status OpTimer::State::run_once(const Candidate& one, std::size_t set) {
   return stream->synchronize();
 }
 
+// Warms up and captures so many runs that a block of them takes `block_us`.
+Result<OpTimer::State::Candidate::Timer> OpTimer::State::make_timer(const Candidate& one,
+                                                                    const ops::OpProblem& what) {
+  const auto capture = [&](int repeats) {
+    std::size_t next = 0;
+    return cuda::GraphTimer::capture(api(), stream->get(), repeats, [&](cuda::CUstream on) {
+      return enqueue(api(), what, one.stages, sets[next++ % sets.size()], on);
+    });
+  };
+  const int cycle = static_cast<int>(sets.size());
+  SCANJIT_ASSIGN_OR_RETURN(cuda::GraphTimer graph, capture(cycle));
+  SCANJIT_ASSIGN_OR_RETURN(const double first_us, graph.run(1));
+  const double once_us = std::max(first_us, 0.1);
+  const int repeats =
+      std::clamp(static_cast<int>(std::min<double>(
+                     kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)),
+                 1, kMaxRepeats);
+  const int whole_cycles = std::max(1, repeats / cycle) * cycle;
+  if (whole_cycles != cycle) {
+    SCANJIT_ASSIGN_OR_RETURN(graph, capture(whole_cycles));
+  }
+  const int replays =
+      std::max(1, static_cast<int>(std::lround(options.block_us / (once_us * whole_cycles))));
+  return Candidate::Timer{std::move(graph), replays};
+}
+
 // Loads, warms up and captures; afterwards `timer` is there or `status` says why not.
 Status OpTimer::State::prepare(Candidate& one) {
   if (!one.status.ok() || one.timer) return one.status;
   one.status = guard([&]() -> Status {
     if (one.stages.empty()) SCANJIT_TRY(load(one));
     SCANJIT_TRY(run_once(one, 0));
-    const auto capture = [&](int repeats) -> Status {
-      std::size_t next = 0;
-      SCANJIT_ASSIGN_OR_RETURN(
-          auto timer,
-          cuda::GraphTimer::capture(api(), stream->get(), repeats, [&](cuda::CUstream on) {
-            return enqueue(api(), *timed, one.stages, sets[next++ % sets.size()], on);
-          }));
-      one.timer.emplace(std::move(timer));
-      return {};
-    };
-    const int cycle = static_cast<int>(sets.size());
-    SCANJIT_TRY(capture(cycle));
-    SCANJIT_ASSIGN_OR_RETURN(const double first_us, one.timer->run(1));
-    const double once_us = std::max(first_us, 0.1);
-    const int repeats =
-        std::clamp(static_cast<int>(std::min<double>(
-                       kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)),
-                   1, kMaxRepeats);
-    const int whole_cycles = std::max(1, repeats / cycle) * cycle;
-    if (whole_cycles != cycle) SCANJIT_TRY(capture(whole_cycles));
-    one.replays =
-        std::max(1, static_cast<int>(std::lround(options.block_us / (once_us * whole_cycles))));
+    if (shorter) {
+      SCANJIT_ASSIGN_OR_RETURN(auto made, make_timer(one, *shorter));
+      one.shorter.emplace(std::move(made));
+    }
+    SCANJIT_ASSIGN_OR_RETURN(auto made, make_timer(one, *timed));
+    one.timer.emplace(std::move(made));
     return {};
   });
   return one.status;
@@ -396,7 +426,11 @@ std::vector<Config> OpTimer::compile(const std::vector<Config>& configs,
 Result<double> OpTimer::measure(const Config& config) {
   State::Candidate& one = state_->candidate(config);
   SCANJIT_TRY(state_->prepare(one));
-  return one.timer->run(one.replays);
+  SCANJIT_ASSIGN_OR_RETURN(const double us, one.timer->graph.run(one.timer->replays));
+  if (!one.shorter) return us;
+  SCANJIT_ASSIGN_OR_RETURN(const double shorter_us, one.shorter->graph.run(one.shorter->replays));
+  // Never less than what was seen: a difference below zero is noise.
+  return us + std::max(0.0, us - shorter_us) * state_->reach;
 }
 
 Result<bool> OpTimer::bits_equal(const Config& config, const Config& reference) {

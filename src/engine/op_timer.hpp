@@ -51,7 +51,9 @@ class OpTimer {
   [[nodiscard]] std::vector<Config> compile(const std::vector<Config>& configs,
                                             const std::function<bool()>& stop = {});
 
-  /// GPU microseconds of one run of the op (all stages), over one timed block. A config's first
+  /// GPU microseconds of one run of the op (all stages), over one timed block. Of a problem that is
+  /// timed on fewer chunks: a second block of about half as many, and the line through both, carried
+  /// on to the problem's own chunks, since what wins early need not win late. A config's first
   /// measurement prepares it: compiles (if `compile` did not), loads, warms up, captures.
   /// Errors: kUnsupported (not legal here), kCompileFailed, kDeviceLost, kCudaError. An error of
   /// preparation is kept.

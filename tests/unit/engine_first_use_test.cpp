@@ -245,6 +245,31 @@ TEST_CASE("large tensors are timed on what fits, cold sets rotate", "[engine]") 
   CHECK(cold->sets() > 1);
 }
 
+TEST_CASE("what wins on the chunks that fit need not win on all", "[engine]") {
+  EngineWorld world;
+  const GatedDeltaHProblem problem = small_layer(2, 4096);  // 64 chunks, of which 4 MiB holds a few
+  world.stock(problem);
+  // A launch takes 5 us and 2 a chunk.
+  double chunks = 0;
+  world.driver.set_kernel(
+      [&](const FakeLaunch&, const void* params) {
+        const auto* p = static_cast<const gated_delta_h::ScanParams*>(params);
+        chunks = static_cast<double>((p->T + problem.BT - 1) / problem.BT);
+      },
+      sizeof(gated_delta_h::ScanParams));
+  world.driver.set_launch_time([&](const FakeLaunch&) { return 5 + 2 * chunks; });
+  CurrentContext context(world.driver);
+  auto engine = world.engine();
+  engine::OpTimerOptions options;
+  options.scratch_limit = 4 << 20;
+  auto timer = engine::OpTimer::create(engine::internals(*engine), made(problem), options);
+  REQUIRE(timer.ok());
+  REQUIRE(timer->timed().key_query().chunks < 64);
+  const Result<double> us = timer->measure(*made(problem)->heuristic(world.limits()));
+  REQUIRE(us.ok());
+  CHECK(*us == Approx(5 + 2 * 64));
+}
+
 TEST_CASE("whatever driver call fails, first use serves, and gives everything back", "[engine]") {
   const GatedDeltaHProblem problem = small_layer(1, 64);
   EngineWorld world;
