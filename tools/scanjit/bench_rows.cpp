@@ -1,6 +1,7 @@
 #include "bench_rows.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "shape_source.hpp"
@@ -16,6 +17,15 @@ const Json* member(const Json& object, const char* name) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(name);
   return found == object.end() ? nullptr : &*found;
+}
+
+// To the nanosecond: digits below it are noise.
+double rounded(double us) { return std::round(us * 1000) / 1000; }
+
+Json rounded(const std::vector<double>& samples) {
+  Json list = Json::array();
+  for (const double us : samples) list.push_back(rounded(us));
+  return list;
 }
 
 }  // namespace
@@ -45,13 +55,13 @@ Json row_json(const BenchRow& row) {
   json["kernel_revision"] = row.kernel_revision;
   json["config"] = config_json(row.pick().config);
   json["source"] = row.source;
-  json["us"] = row.pick().us;
-  json["samples"] = row.pick().samples;
+  json["us"] = rounded(row.pick().us);
+  json["samples"] = rounded(row.pick().samples);
   if (!row.pick().failure.empty()) json["failure"] = row.pick().failure;
   if (row.timed_tokens != row.shape.T) json["timed_tokens"] = row.timed_tokens;
   if (row.peer)
     json["peer"] = {{"name", row.peer->name}, {"us", row.peer->us}, {"measured", "before"}};
-  json["floor_us"] = row.floor_us;
+  json["floor_us"] = rounded(row.floor_us);
   if (row.configs.size() > 1) {
     Json list = Json::array();
     for (const ConfigTimes& times : row.configs) {
@@ -59,8 +69,8 @@ Json row_json(const BenchRow& row) {
       if (times.samples.empty()) {
         one["failure"] = times.failure;
       } else {
-        one["us"] = times.us;
-        one["samples"] = times.samples;
+        one["us"] = rounded(times.us);
+        one["samples"] = rounded(times.samples);
       }
       list.push_back(std::move(one));
     }

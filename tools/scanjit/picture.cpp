@@ -12,7 +12,6 @@
 namespace scanjit::cli {
 namespace {
 
-constexpr double kPanelWidth = 268, kPanelHeight = 214;
 constexpr double kLeft = 46, kRight = 14, kTop = 30, kBottom = 34;  // margins inside a panel
 constexpr double kHead = 62, kLegendRow = 19, kMargin = 14;
 constexpr std::size_t kMostColumns = 4;
@@ -146,16 +145,22 @@ class Drawing {
     for (const auto& [heads, count] : per_heads) columns_ = std::max(columns_, count);
     columns_ = std::min({columns_, kMostColumns, std::max<std::size_t>(1, panels_.size())});
     if (per_heads.size() > 1 && columns_ == 1) columns_ = std::min(kMostColumns, panels_.size());
+    // Few panels are drawn larger, so that the picture fills a page either way.
+    panel_width_ = columns_ == 1 ? 640 : columns_ == 2 ? 400 : columns_ == 3 ? 320 : 268;
+    panel_height_ = 0.6 * panel_width_ + 54;
   }
 
   std::string draw() {
-    const double width = std::max(560.0, static_cast<double>(columns_) * kPanelWidth) + 2 * kMargin;
+    const double words =
+        std::max(8.8 * static_cast<double>(title_.size()), 6.2 * static_cast<double>(note_.size()));
+    const double width =
+        std::max(words, static_cast<double>(columns_) * panel_width_) + 2 * kMargin;
     const double legend = draw_legend(width);
     const std::size_t lines = (panels_.size() + columns_ - 1) / columns_;
-    const double height = kHead + legend + static_cast<double>(lines) * kPanelHeight + kMargin;
+    const double height = kHead + legend + static_cast<double>(lines) * panel_height_ + kMargin;
     for (std::size_t i = 0; i < panels_.size(); ++i) {
-      const double x = kMargin + static_cast<double>(i % columns_) * kPanelWidth;
-      const double y = kHead + legend + static_cast<double>(i / columns_) * kPanelHeight;
+      const double x = kMargin + static_cast<double>(i % columns_) * panel_width_;
+      const double y = kHead + legend + static_cast<double>(i / columns_) * panel_height_;
       draw_panel(panels_[i], x, y, i % columns_ == 0);
     }
     std::ostringstream svg;
@@ -212,7 +217,7 @@ class Drawing {
   }
 
   void draw_panel(const Panel& panel, double x0, double y0, bool leftmost) {
-    const double width = kPanelWidth - kLeft - kRight, height = kPanelHeight - kTop - kBottom;
+    const double width = panel_width_ - kLeft - kRight, height = panel_height_ - kTop - kBottom;
     double low = 0, high = 0;
     const auto include = [&](double us) {
       if (us <= 0) return;
@@ -332,6 +337,7 @@ class Drawing {
   std::vector<Panel> panels_;
   std::vector<Config> configs_;
   std::size_t winners_ = 0, columns_ = 1;
+  double panel_width_ = 0, panel_height_ = 0;
   bool has_floor_ = false;
   std::ostringstream body_;
 };
