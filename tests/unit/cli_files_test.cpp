@@ -170,6 +170,16 @@ TEST_CASE("a cache is listed, shown, verified and exported as it was imported", 
             .exit == 0);
   CHECK(tuning::tuned_file_from_json(world.read("merged.json"), tuning::Checksum::kWithout)
             ->entries == exported->entries);
+
+  // What is shipped can be read by all; a link or a device is never replaced by a file.
+  namespace fs = std::filesystem;
+  constexpr fs::perms kRead = fs::perms::group_read | fs::perms::others_read;
+  CHECK((fs::status(world.folder.file("merged.json")).permissions() & kRead) == kRead);
+  fs::create_symlink("elsewhere.json", world.folder.file("link.json"));
+  const Ran linked = world.run({"cache", "export", "--out", world.folder.file("link.json")});
+  CHECK(linked.exit == 2);
+  CHECK(linked.err.find("link.json") != std::string::npos);
+  CHECK(fs::is_symlink(fs::symlink_status(world.folder.file("link.json"))));
 }
 
 TEST_CASE("verify exits 1 for one changed byte of an entry or a cubin, and names the file",

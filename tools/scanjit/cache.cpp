@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
 #include <ostream>
+#include <system_error>
 
 #include "commands.hpp"
 #include "flags.hpp"
@@ -381,8 +383,18 @@ int write_tuned(Session& session, const CacheOptions& options, const tuning::Tun
     session.out << text << std::flush;
     return kExitOk;
   }
+  // Published by a rename, which would put a file in the place of a link or a device.
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::file_status there = fs::symlink_status(options.out, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    return session.fail(kExitUsage, invalid_argument("--out names " + options.out +
+                                                     ", which is there and is no regular file"));
+  }
   if (const Status status = files().publish(options.out, text); !status.ok())
     return session.fail(kExitEnvironment, status);
+  fs::permissions(options.out, fs::perms::group_read | fs::perms::others_read,
+                  fs::perm_options::add, ignored);  // it is made to be shipped
   if (session.json) {
     session.print_json(
         schema,

@@ -1,7 +1,9 @@
 // scanjit prewarm: a pack of tuned entries and machine code, made without a GPU.
 
+#include <filesystem>
 #include <memory>
 #include <ostream>
+#include <system_error>
 
 #include "arch_gpu.hpp"
 #include "commands.hpp"
@@ -16,6 +18,27 @@
 
 namespace scanjit::cli {
 namespace {
+
+// A cache is its owner's alone, but a pack is often built as root and served by somebody else: all may
+// read it, nobody else write it.
+void let_all_read(const std::string& pack) {
+  namespace fs = std::filesystem;
+  constexpr auto kRead = fs::perms::group_read | fs::perms::others_read;
+  constexpr auto kEnter = kRead | fs::perms::group_exec | fs::perms::others_exec;
+  std::error_code ignored;  // the owner can read it all the same
+  fs::permissions(pack, kEnter, fs::perm_options::add, ignored);
+  for (const char* part : {"bin", "tuned"}) {
+    const fs::path root = fs::path(pack) / part;
+    if (!fs::is_directory(fs::symlink_status(root, ignored))) continue;
+    fs::permissions(root, kEnter, fs::perm_options::add, ignored);
+    for (fs::recursive_directory_iterator at(root, ignored), end; at != end; at.increment(ignored)) {
+      const fs::file_status status = at->symlink_status(ignored);
+      if (fs::is_symlink(status)) continue;
+      fs::permissions(at->path(), fs::is_directory(status) ? kEnter : kRead, fs::perm_options::add,
+                      ignored);
+    }
+  }
+}
 
 struct PrewarmOptions {
   std::string arch, tuned, out;
@@ -114,6 +137,7 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
     report = engine::write_pack(pack);
   }
   if (!report.ok()) return session.fail(report.status());
+  let_all_read(*out);
   for (const std::string& failure : report->failures)
     session.err << "scanjit: " << printable(failure) << '\n';
   const int exit = report->failures.empty() ? kExitOk : kExitFailed;
