@@ -1,6 +1,7 @@
 // The op's legality rule against the template's own assertions: what is legal compiles without
 // spilling, and what breaks an assertion of the template is illegal.
 
+#include <cstdlib>
 #include <random>
 
 #include "core/environment.hpp"
@@ -48,7 +49,9 @@ TEST_CASE("whatever config is legal compiles without spills", "[templates]") {
   options.environment = read_environment();
   const auto provider = jit::KernelProvider::create(options, os::posix_file_system());
   REQUIRE(provider.ok());
-  const unsigned seed = std::random_device()();
+  // Always the same, so that a change of nothing else fails nothing; another by SCANJIT_TEST_SEED.
+  const char* asked = std::getenv("SCANJIT_TEST_SEED");
+  const unsigned seed = asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 2;
   INFO("seed " << seed);
   std::mt19937 random(seed);
   constexpr std::size_t kCases = 20;
