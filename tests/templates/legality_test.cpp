@@ -51,7 +51,8 @@ TEST_CASE("whatever config is legal compiles without spills", "[templates]") {
   REQUIRE(provider.ok());
   // Always the same, so that a change of nothing else fails nothing; another by SCANJIT_TEST_SEED.
   const char* asked = std::getenv("SCANJIT_TEST_SEED");
-  const unsigned seed = asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 2;
+  const unsigned seed =
+      asked != nullptr ? static_cast<unsigned>(std::strtoul(asked, nullptr, 10)) : 2;
   INFO("seed " << seed);
   std::mt19937 random(seed);
   constexpr std::size_t kCases = 20;
