@@ -1,4 +1,6 @@
 target_sources(scanjit_unit_tests PRIVATE
+  reference_abc_cases_test.cpp
+  reference_abc_test.cpp
   reference_cases_test.cpp
   reference_compare_test.cpp
   reference_gated_delta_h_test.cpp
