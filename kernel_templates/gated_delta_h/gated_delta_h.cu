@@ -23,8 +23,7 @@
 // arch      sm_80 and later.
 #pragma once
 #include "common/ptx.cuh"
-#include "common/sequences.cuh"
-#include "gated_delta_h/gated_delta_h_params.h"
+#include "gated_delta_h/place.cuh"
 
 namespace scanjit::dev {
 
@@ -563,60 +562,33 @@ __device__ __forceinline__ void scan_chunks(ScanBlock<Cfg>& block, StateRegister
 template <class Cfg>
 __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p) {
   using Traits = GatedDeltaHTraits<Cfg>;
-  constexpr int kValueTiles = (Cfg::V + Cfg::BV - 1) / Cfg::BV;
   extern __shared__ __align__(16) unsigned char shared_bytes[];
 
   // Phase 0: which sequence, head and value columns; a bad sequence ends here.
-  const i64 head = blockIdx.x / kValueTiles;
-  const i64 n = head / p.HV;
-  const int hv = static_cast<int>(head % p.HV);
-  ScanBlock<Cfg> block{p, *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes), hv, hv / (p.HV / p.H),
-                       static_cast<int>(blockIdx.x % kValueTiles) * Cfg::BV, n * p.T, p.T, 0, 0,
+  const ScanPlace place = locate<Cfg>(p);
+  if (place.bad) return;
+  ScanBlock<Cfg> block{p, *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes), place.hv, place.hk,
+                       place.v0, place.row0, place.tokens, place.chunks, place.chunk0,
                        static_cast<int>(threadIdx.x % 32), static_cast<int>(threadIdx.x / 32) / Traits::kSplit,
                        static_cast<int>(threadIdx.x / 32) % Traits::kSplit};
-  unsigned status = 0;
-  if constexpr (Cfg::PACKED) {
-    const Sequence sequence = load_sequence<Cfg::INDEX64>(p.cu_seqlens, n, p.T);
-    if (sequence.bad) status |= gated_delta_h::kStatusLengths;
-    block.row0 = sequence.begin;
-    block.tokens = sequence.tokens;
-    if constexpr (Cfg::HAS_H)
-      block.chunk0 = p.chunk_offsets ? load_index<Cfg::INDEX64>(p.chunk_offsets, n) : chunks_before<Cfg::INDEX64, Cfg::BT>(p.cu_seqlens, n, p.T);
-  } else {
-    block.chunk0 = n * ((p.T + Cfg::BT - 1) / Cfg::BT);
-  }
-  block.chunks = static_cast<int>((block.tokens + Cfg::BT - 1) / Cfg::BT);
-  if constexpr (Cfg::PACKED && Cfg::HAS_H)
-    if (block.chunk0 < 0 || block.chunk0 > p.chunk_capacity - block.chunks) status |= gated_delta_h::kStatusLengths;
-  i64 h0_slot = n, ht_slot = n;
-  if constexpr (Cfg::HAS_H0_INDICES) {
-    h0_slot = load_index<Cfg::POOL_INDEX64>(p.h0_indices, n);
-    if (h0_slot < -1 || h0_slot >= p.h0_slots) status |= gated_delta_h::kStatusH0Indices, h0_slot = -1;
-  }
-  if constexpr (Cfg::HAS_HT_INDICES) {
-    ht_slot = load_index<Cfg::POOL_INDEX64>(p.ht_indices, n);
-    if (ht_slot < -1 || ht_slot >= p.ht_slots) status |= gated_delta_h::kStatusHtIndices, ht_slot = -1;
-  }
-  if (status != 0 && p.status != nullptr && threadIdx.x == 0) atomicOr(p.status, status);
-  if (status & gated_delta_h::kStatusLengths) return;
 
   // Phase 1: the threads' places; fill the pipeline as if the steps before the first had been used; read
   // the initial state.
   using SlabShare = TileShare<Cfg, Cfg::BT, Cfg::BK>;
   using ValueShare = TileShare<Cfg, Cfg::BT, Cfg::BV>;
   const auto stream = [&](const void* tensor, i64 stride, i64 column, int row, int vector_column) {
-    const i64 place = Cfg::ALIGNED ? row * stride + vector_column : 0;
-    return TokenStream{static_cast<const u16*>(tensor) + block.row0 * stride + column + place, stride};
+    const i64 offset = Cfg::ALIGNED ? row * stride + vector_column : 0;
+    return TokenStream{static_cast<const u16*>(tensor) + block.row0 * stride + column + offset, stride};
   };
-  block.w = stream(p.w, p.w_stride, static_cast<i64>(hv) * Cfg::K, SlabShare::row(), SlabShare::column());
+  block.w = stream(p.w, p.w_stride, static_cast<i64>(block.hv) * Cfg::K, SlabShare::row(), SlabShare::column());
   block.k = stream(p.k, p.k_stride, static_cast<i64>(block.hk) * Cfg::K, SlabShare::row(), SlabShare::column());
-  block.u = stream(p.u, p.u_stride, static_cast<i64>(hv) * Cfg::V + block.v0, ValueShare::row(), ValueShare::column());
+  block.u = stream(p.u, p.u_stride, static_cast<i64>(block.hv) * Cfg::V + block.v0, ValueShare::row(), ValueShare::column());
   if constexpr (Cfg::HAS_H) {
-    block.h = static_cast<u16*>(p.h) + (block.chunk0 * p.HV + hv) * (static_cast<i64>(Cfg::K) * Cfg::V) + state_offset<Cfg>(0, block.v0);
+    block.h = static_cast<u16*>(p.h) + (block.chunk0 * p.HV + block.hv) * (static_cast<i64>(Cfg::K) * Cfg::V) + state_offset<Cfg>(0, block.v0);
     if constexpr (Cfg::ALIGNED) block.h += StateShare<Cfg>::row() * (Cfg::LAYOUT_VK ? Cfg::K : Cfg::V) + StateShare<Cfg>::column();
   }
   if constexpr (Cfg::HAS_V_NEW) {
-    block.v_new = static_cast<u16*>(p.v_new) + block.row0 * p.v_new_stride + static_cast<i64>(hv) * Cfg::V + block.v0;
+    block.v_new = static_cast<u16*>(p.v_new) + block.row0 * p.v_new_stride + static_cast<i64>(block.hv) * Cfg::V + block.v0;
     if constexpr (Cfg::ALIGNED) block.v_new += ValueShare::row() * p.v_new_stride + ValueShare::column();
   }
   // The first STAGES slabs of w and of k, in the order of use; the last of k is left to the first step.
@@ -635,8 +607,8 @@ __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p
   }
   StateRegisters<Cfg> S = {};
   if constexpr (Cfg::HAS_H0) {
-    if (h0_slot >= 0) {
-      const float* h0 = p.h0 + h0_slot * p.h0_slot_stride + static_cast<i64>(hv) * Cfg::K * Cfg::V;
+    if (place.h0_slot >= 0) {
+      const float* h0 = p.h0 + place.h0_slot * p.h0_slot_stride + static_cast<i64>(block.hv) * Cfg::K * Cfg::V;
       for_each_state(block, S, [&](float& s, int key, int v) { s = h0[state_offset<Cfg>(key, v)]; });
     }
   }
@@ -646,8 +618,8 @@ __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p
 
   // Phase 3: the final state.
   if constexpr (Cfg::HAS_HT) {
-    if (ht_slot >= 0) {
-      float* ht = p.ht + ht_slot * p.ht_slot_stride + static_cast<i64>(hv) * Cfg::K * Cfg::V;
+    if (place.ht_slot >= 0) {
+      float* ht = p.ht + place.ht_slot * p.ht_slot_stride + static_cast<i64>(block.hv) * Cfg::K * Cfg::V;
       for_each_state(block, S, [&](float& s, int key, int v) { ht[state_offset<Cfg>(key, v)] = s; });
     }
   }

@@ -113,8 +113,7 @@ struct Engine::Impl {
   Status compile_all(const std::vector<GatedDeltaHProblem>& problems);
   std::shared_ptr<Plan::Impl> empty_plan(const OpPointer& op, const Choice& choice,
                                          const cuda::ContextId& context) const;
-  static void add_stage(Plan::Impl& plan, const ops::Stage& stage,
-                        const engine::LoadedKernel& kernel);
+  Status add_stage(Plan::Impl& plan, const ops::Stage& stage, const engine::LoadedKernel& kernel);
   std::string key_text(const OpPointer& op) const {
     return internals->store->key_of(op->key_query()).text();
   }
@@ -150,23 +149,25 @@ std::shared_ptr<Plan::Impl> Engine::Impl::empty_plan(const OpPointer& op, const 
   return plan;
 }
 
-void Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage,
-                             const engine::LoadedKernel& kernel) {
-  plan.stages.push_back({kernel.function, static_cast<unsigned>(stage.grid),
-                         static_cast<unsigned>(stage.source.threads),
-                         static_cast<unsigned>(stage.source.smem_bytes)});
+Status Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage,
+                               const engine::LoadedKernel& kernel) {
+  SCANJIT_ASSIGN_OR_RETURN(engine::LaunchStage launch,
+                           engine::make_launch(internals->api(), stage, kernel.function));
+  plan.stages.push_back(std::move(launch));
   plan.why.binary_id = kernel.binary_id;  // of the last stage, the tuned one
   plan.why.binary_from = kernel.binary_from;
+  return {};
 }
 
 Result<PlanPointer> Engine::Impl::assemble(const OpPointer& op, const Choice& choice,
                                            const cuda::ContextId& context) {
+  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
   auto plan = empty_plan(op, choice, context);
-  for (const ops::Stage& stage : op->stages(choice.config)) {
+  for (const ops::Stage& stage : op->stages(choice.config, limits)) {
     SCANJIT_ASSIGN_OR_RETURN(const auto kernel, internals->parts.loader->load(
                                                     internals->api(), context, *internals->provider,
                                                     stage.source, internals->facts.arch));
-    add_stage(*plan, stage, *kernel);
+    SCANJIT_TRY(add_stage(*plan, stage, *kernel));
   }
   plan->why.text = engine::describe(plan->why);
   return PlanPointer(std::move(plan));
@@ -298,13 +299,13 @@ Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey
     choice.layer = "loaded";
     auto plan = empty_plan(op, choice, context);
     bool all_loaded = true;
-    for (const ops::Stage& stage : op->stages(config)) {
+    for (const ops::Stage& stage : op->stages(config, limits)) {
       SCANJIT_ASSIGN_OR_RETURN(const std::string source_id,
                                internals->provider->source_id(stage.source, internals->facts.arch));
       const auto kernel = internals->parts.loader->find(internals->api(), context, source_id);
       all_loaded = kernel != nullptr;
       if (!all_loaded) break;
-      add_stage(*plan, stage, *kernel);
+      SCANJIT_TRY(add_stage(*plan, stage, *kernel));
     }
     if (!all_loaded) continue;
     plan->why.text = engine::describe(plan->why);
@@ -364,7 +365,8 @@ Status Engine::Impl::compile_all(const std::vector<GatedDeltaHProblem>& problems
     if (mode == TuneMode::kFirstUse && choice->source != PickSource::kExact &&
         first_use.possible(**op))
       continue;
-    for (const ops::Stage& stage : (*op)->stages(choice->config)) sources.push_back(stage.source);
+    for (const ops::Stage& stage : (*op)->stages(choice->config, limits))
+      sources.push_back(stage.source);
   }
   static_cast<void>(internals->provider->get_all(sources, internals->facts.arch));
   return {};

@@ -130,7 +130,7 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
   // Compiled before the GPU is claimed, so that several keys compile at a time.
   std::vector<jit::KernelSource> sources;
   for (const Config& config : configs) {
-    for (const ops::Stage& stage : problem->stages(config)) {
+    for (const ops::Stage& stage : problem->stages(config, limits)) {
       if (std::find(sources.begin(), sources.end(), stage.source) == sources.end())
         sources.push_back(stage.source);
     }

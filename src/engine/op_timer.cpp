@@ -99,8 +99,9 @@ struct OpTimer::State {
   cuda::ContextId context;
   ops::DeviceLimits limits;
   std::shared_ptr<const ops::OpProblem> problem, timed;
-  // Where `timed` has fewer chunks than the problem: one of fewer still, in the same memory. From the
-  // two times follows that of the whole, which is `reach` times their difference beyond the longer.
+  // Where `timed` has fewer chunks than the problem: one of fewer still, in the same memory. From
+  // the two times follows that of the whole, which is `reach` times their difference beyond the
+  // longer.
   std::shared_ptr<const ops::OpProblem> shorter;
   double reach = 0;
   std::vector<ops::Tensor> tensors;
@@ -265,7 +266,7 @@ OpTimer::State::Candidate& OpTimer::State::candidate(const Config& config) {
   Candidate& one = place->second;
   if (added) {
     one.status = timed->legal(config, limits);
-    if (one.status.ok()) one.plan = timed->stages(config);
+    if (one.status.ok()) one.plan = timed->stages(config, limits);
   }
   return one;
 }
@@ -278,22 +279,21 @@ Status OpTimer::State::load(Candidate& one) {
   for (std::size_t i = 0; i < one.plan.size(); ++i) {
     const ops::Stage& stage = one.plan[i];
     if (!one.binaries[i].ok()) return one.binaries[i].status();
-    LaunchStage launch{nullptr, static_cast<unsigned>(stage.grid),
-                       static_cast<unsigned>(stage.source.threads),
-                       static_cast<unsigned>(stage.source.smem_bytes)};
+    cuda::CUfunction function = nullptr;
     if (options.unload) {
       SCANJIT_ASSIGN_OR_RETURN(cuda::Module module,
                                cuda::Module::load(api(), *one.binaries[i]->cubin));
       modules.push_back(module);
-      SCANJIT_ASSIGN_OR_RETURN(launch.function, modules.back().function(stage.source.entry));
-      SCANJIT_TRY(cuda::prepare(api(), launch.function, stage.source.smem_bytes));
+      SCANJIT_ASSIGN_OR_RETURN(function, modules.back().function(stage.source.entry));
+      SCANJIT_TRY(cuda::prepare(api(), function, stage.source.smem_bytes));
     } else {
       SCANJIT_ASSIGN_OR_RETURN(const auto kernel,
                                internals.parts.loader->load(api(), context, *internals.provider,
                                                             stage.source, internals.facts.arch));
-      launch.function = kernel->function;
+      function = kernel->function;
     }
-    one.stages.push_back(launch);
+    SCANJIT_ASSIGN_OR_RETURN(LaunchStage launch, make_launch(api(), stage, function));
+    one.stages.push_back(std::move(launch));
   }
   return {};
 }
@@ -316,10 +316,9 @@ Result<OpTimer::State::Candidate::Timer> OpTimer::State::make_timer(const Candid
   SCANJIT_ASSIGN_OR_RETURN(cuda::GraphTimer graph, capture(cycle));
   SCANJIT_ASSIGN_OR_RETURN(const double first_us, graph.run(1));
   const double once_us = std::max(first_us, 0.1);
-  const int repeats =
-      std::clamp(static_cast<int>(std::min<double>(
-                     kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)),
-                 1, kMaxRepeats);
+  const int repeats = std::clamp(static_cast<int>(std::min<double>(
+                                     kMaxRepeats, std::min(kGraphUs, options.block_us) / once_us)),
+                                 1, kMaxRepeats);
   const int whole_cycles = std::max(1, repeats / cycle) * cycle;
   if (whole_cycles != cycle) {
     SCANJIT_ASSIGN_OR_RETURN(graph, capture(whole_cycles));

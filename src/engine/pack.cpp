@@ -99,7 +99,7 @@ class PackWriter {
     if (!options_.picks_only || configs.empty())
       configs.insert(configs.end(), choice.fallbacks.begin(), choice.fallbacks.end());
     for (const Config& config : configs) {
-      for (const jit::KernelSource& source : problem.kernels(config)) {
+      for (const jit::KernelSource& source : problem.kernels(config, limits_)) {
         if (std::find(sources_.begin(), sources_.end(), source) == sources_.end())
           sources_.push_back(source);
       }

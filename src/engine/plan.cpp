@@ -26,6 +26,32 @@ Status SharedState::noted(Status status) {
   return status;
 }
 
+Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& stage,
+                                cuda::CUfunction function) {
+  LaunchStage launch{function,
+                     static_cast<unsigned>(stage.grid),
+                     static_cast<unsigned>(stage.source.threads),
+                     static_cast<unsigned>(stage.source.smem_bytes),
+                     {}};
+  for (const ops::TensorMap& map : stage.maps) {
+    SCANJIT_ASSIGN_OR_RETURN(
+        cuda::AddresslessMap made,
+        cuda::AddresslessMap::make(api, {map.rank, map.extents, map.strides, map.box}));
+    launch.maps.push_back({map.tensor, map.offset, made});
+  }
+  return launch;
+}
+
+Status fill_launch_params(const cuda::DriverApi& api, const ops::OpProblem& problem,
+                          std::size_t index, const LaunchStage& stage,
+                          const ops::Addresses& addresses, ops::StageParams& params) {
+  problem.fill_params(index, addresses, params);
+  for (const LaunchStage::Map& map : stage.maps) {
+    SCANJIT_TRY(map.map.write(api, addresses.tensor[map.tensor], params.bytes.data() + map.offset));
+  }
+  return {};
+}
+
 Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
                const std::vector<LaunchStage>& stages, const ops::Addresses& addresses,
                cuda::CUstream stream) {
@@ -33,7 +59,7 @@ Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
   void* pointers[] = {params.bytes.data()};
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const LaunchStage& stage = stages[i];
-    problem.fill_params(i, addresses, params);
+    SCANJIT_TRY(fill_launch_params(api, problem, i, stage, addresses, params));
     const cuda::CUlaunchConfig config{stage.grid, 1,       1, stage.threads, 1, 1, stage.smem_bytes,
                                       stream,     nullptr, 0};
     const cuda::CUresult result = api.cuLaunchKernelEx(&config, stage.function, pointers, nullptr);

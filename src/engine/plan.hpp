@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/context.hpp"
+#include "cuda/tensor_map.hpp"
 #include "engine/kernel_loader.hpp"
 #include "ops/gated_delta_h.hpp"
 #include "ops/op_problem.hpp"
@@ -29,11 +30,25 @@ struct SharedState {
 
 /// One launch, ready.
 struct LaunchStage {
+  struct Map {
+    std::size_t tensor = 0;  ///< place in ops::Addresses
+    std::size_t offset = 0;  ///< in the parameters
+    cuda::AddresslessMap map;
+  };
   cuda::CUfunction function = nullptr;
   unsigned grid = 0;
   unsigned threads = 0;
   unsigned smem_bytes = 0;
+  std::vector<Map> maps;
 };
+
+/// Errors: kCudaError if the driver refuses a tensor map.
+[[nodiscard]] Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& stage,
+                                              cuda::CUfunction function);
+/// All that the kernel of stage `index` is given. Allocates nothing.
+[[nodiscard]] Status fill_launch_params(const cuda::DriverApi& api, const ops::OpProblem& problem,
+                                        std::size_t index, const LaunchStage& stage,
+                                        const ops::Addresses& addresses, ops::StageParams& params);
 
 /// Enqueues a problem's stages. The stages' context must be current. Allocates nothing when ok.
 [[nodiscard]] Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 
@@ -38,7 +39,7 @@ params::ScanShape scan_shape(const GatedDeltaHProblem& p, const Config& config) 
           p.has_v_new};
 }
 
-int split_of(const Config& config) { return config.warps / (config.bv / 16); }
+int split_of(const Config& config) { return std::max(1, config.warps / (config.bv / 16)); }
 
 // Registers that a thread cannot do with fewer of, without spilling: the state, the sums of v', the
 // operands of both products, addresses.
@@ -50,6 +51,13 @@ int estimated_registers(const params::ScanShape& s, int split, bool aligned) {
   return state_registers(s, split) + s.BT / 8 / split * 4 + s.BT / 16 * 4 + s.BT / 8 / split * 2 +
          addresses;
 }
+
+// The same of the warpgroup form, and clocks of its chain of one chunk.
+constexpr int kWarpgroupRegisters = 168;  // that a thread starts with
+constexpr double kWarpgroupChainClocks = 1700;
+
+// A coordinate of a tensor map is a 32-bit number.
+constexpr std::int64_t kMaxCoordinate = std::numeric_limits<int>::max() - 256;
 
 Status illegal(const Config& config, const std::string& why) {
   return unsupported("config " + to_string(config) + ": " + why);
@@ -151,7 +159,7 @@ tuning::KeyQuery GatedDeltaH::key_query() const {
 
 const tuning::ConfigSpace& GatedDeltaH::space() const {
   static const tuning::ConfigSpace space{
-      {16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 16}};
+      {16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 12, 16}};
   return space;
 }
 
@@ -162,10 +170,11 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
     return illegal(config, "it is not in the config space of the scan");
 
   // What the template asserts.
+  const bool warpgroups = by_warpgroups(config, limits);
   const int groups = config.bv / 16;
-  if (config.warps % groups != 0)
+  if (!warpgroups && config.warps % groups != 0)
     return illegal(config, "warps must be a multiple of bv/16 = " + text(groups));
-  const int split = config.warps / groups;
+  const int split = warpgroups ? 1 : config.warps / groups;
   if (split != 1 && split != 2 && split != 4)
     return illegal(config, "warps must be 1, 2 or 4 times bv/16 = " + text(groups));
   if (config.bk / 8 % (2 * split) != 0)
@@ -192,13 +201,14 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
     return illegal(config,
                    text(threads) + " threads; a block may have " + text(limits.threads_per_block));
   }
-  const int smem = params::scan_smem_bytes(shape);
+  const int smem = smem_bytes(config, limits);
   if (smem > limits.smem_optin_bytes) {
     return illegal(config, text(smem) + " bytes of shared memory; a block may have " +
                                text(limits.smem_optin_bytes));
   }
   const int state = state_registers(shape, split),
-            registers = estimated_registers(shape, split, aligned_);
+            registers =
+                warpgroups ? kWarpgroupRegisters : estimated_registers(shape, split, aligned_);
   if (state > 64)
     return illegal(config,
                    text(state) + " registers of state a thread; 64 leave room for the rest");
@@ -219,12 +229,15 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
   const params::ScanShape shape = scan_shape(p, config);
   const int split = split_of(config), threads = config.warps * 32;
   // The compiler takes more than it must where it may.
-  const int registers = std::min({255, limits.regs_per_block / threads,
-                                  estimated_registers(shape, split, aligned_) * 5 / 4 + 30});
+  const bool warpgroups = by_warpgroups(config, limits);
+  const int registers =
+      std::min({255, limits.regs_per_block / threads,
+                warpgroups ? kWarpgroupRegisters
+                           : estimated_registers(shape, split, aligned_) * 5 / 4 + 30});
   const double K = params::padded_k(shape.K), BT = static_cast<double>(p.BT), BV = config.bv;
 
   // Blocks that a multiprocessor holds, and rounds until all are done.
-  const int smem = params::scan_smem_bytes(shape) + limits.smem_reserved_bytes;
+  const int smem = smem_bytes(config, limits) + limits.smem_reserved_bytes;
   const int fitting =
       std::max(1, std::min({limits.smem_per_sm_bytes / std::max(1, smem),
                             limits.regs_per_sm / (registers * threads),
@@ -241,7 +254,8 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
   const double issue = products * 8 * std::max(1.0, resident * config.warps / 4);
   const double steps = 2.0 * params::slab_count(shape);
   const double chain =
-      steps * 60 + (K / 16 + BT / 16) * 33 + 2 * products * 4 + (split > 1 ? 220 : 0);
+      warpgroups ? kWarpgroupChainClocks
+                 : steps * 60 + (K / 16 + BT / 16) * 33 + 2 * products * 4 + (split > 1 ? 220 : 0);
   const double bytes = 2 * (2 * BT * K + BT * BV * (p.has_v_new ? 2 : 1) + (p.has_h ? K * BV : 0));
   const double feed = bytes * resident / 32;  // bytes per clock into one multiprocessor
   const double chunk = std::max({issue, chain, feed});
@@ -262,7 +276,20 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
   const std::int64_t heads = std::max<std::int64_t>(N_, 1) * problem_.HV,
                      sms = std::max(1, limits.sm_count);
   const std::int64_t halves = heads * ceil_divide(problem_.V, 64);
-  const bool many_chunks = key_query().chunks > 8;
+  const std::int64_t chunks = key_query().chunks;
+  // By warpgroups the chain of a chunk is as short with 64 columns as with 16. Measured on an H200:
+  // deep rings while few blocks draw on memory, whole heads once there are more of these than
+  // multiprocessors.
+  // clang-format off
+  const Config warpgroups = halves <= sms / 2 ? Config{64, 128, chunks > 2 ? 4 : 2, 8}
+                          : halves <= sms     ? (chunks > 2 ? Config{64, 64, 6, 8} : Config{64, 128, 2, 8})
+                          : heads <= sms && chunks > 8 ? Config{64, 64, 6, 8}
+                                                       : Config{128, 128, 2, 12};
+  // clang-format on
+  for (const Config& config : {warpgroups, Config{64, 128, 2, 8}, Config{64, 64, 2, 8}}) {
+    if (by_warpgroups(config, limits) && legal(config, limits).ok()) return config;
+  }
+  const bool many_chunks = chunks > 8;
   // A chunk takes a block of 64 columns 0.62 of the time that it takes one of 128 (H200, K = V =
   // 128).
   const bool halves_fill_better = static_cast<double>(ceil_divide(halves, sms)) * 0.62 <
@@ -309,13 +336,71 @@ std::string GatedDeltaH::source_class() const {
          std::to_string(problem_.BT) + "-a" + (aligned_ ? "16" : "2");
 }
 
-jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
+// Which of the two templates a config means: both compute the same bits.
+bool GatedDeltaH::by_warpgroups(const Config& config, const DeviceLimits& limits) const noexcept {
   const GatedDeltaHProblem& p = problem_;
+  const bool shape = limits.compute_major == 9 && aligned_ && p.BT == 64 &&
+                     (p.K == 64 || p.K == 128) && rows_ <= kMaxCoordinate &&
+                     capacity_ <= kMaxCoordinate;
+  const bool block = config.bv % 64 == 0 && config.warps == config.bv / 16 + 4 &&
+                     config.bk % 64 == 0 && p.K % config.bk == 0;
+  if (!shape || !block) return false;
+  const int slabs = static_cast<int>(p.K) / config.bk;
+  return config.stages % slabs == 0 && config.stages / slabs >= 2;
+}
+
+int GatedDeltaH::smem_bytes(const Config& config, const DeviceLimits& limits) const noexcept {
+  const params::ScanShape shape = scan_shape(problem_, config);
+  return by_warpgroups(config, limits) ? params::warpgroup_scan_smem_bytes(shape)
+                                       : params::scan_smem_bytes(shape);
+}
+
+std::vector<TensorMap> GatedDeltaH::tensor_maps(const Config& config) const {
+  const GatedDeltaHProblem& p = problem_;
+  const auto u = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  const auto rows = u(std::max<std::int64_t>(rows_, 1)), K = u(p.K), V = u(p.V);
+  const auto slab_boxes = static_cast<std::uint32_t>(config.bk / 64);
+  std::vector<TensorMap> maps;
+  // Keys in pieces of 64 columns.
+  const auto keys = [&](std::size_t tensor, std::size_t offset, std::int64_t stride,
+                        std::int64_t heads) {
+    maps.push_back({tensor,
+                    offset,
+                    4,
+                    {64, rows, K / 64, u(heads)},
+                    {u(stride) * 2, 128, K * 2},
+                    {64, 64, slab_boxes, 1}});
+  };
+  keys(kW, offsetof(params::WarpgroupScanParams, w), p.w_stride, p.HV);
+  keys(kK, offsetof(params::WarpgroupScanParams, k), p.k_stride, p.H);
+  const auto values = [&](std::size_t tensor, std::size_t offset, std::int64_t stride) {
+    maps.push_back({tensor, offset, 3, {V, rows, u(p.HV)}, {u(stride) * 2, V * 2}, {64, 64, 1}});
+  };
+  values(kU, offsetof(params::WarpgroupScanParams, u), p.u_stride);
+  if (p.has_v_new) values(kVNew, offsetof(params::WarpgroupScanParams, v_new), p.v_new_stride);
+  if (p.has_h) {
+    const bool vk = p.layout == StateLayout::kVK;
+    const auto columns = vk ? K : V, lines = vk ? V : K;
+    maps.push_back({kH,
+                    offsetof(params::WarpgroupScanParams, h),
+                    4,
+                    {columns, lines, u(p.HV), u(std::max<std::int64_t>(capacity_, 1))},
+                    {columns * 2, columns * lines * 2, columns * lines * u(p.HV) * 2},
+                    {64, static_cast<std::uint32_t>(vk ? 64 : K), 1, 1}});
+  }
+  return maps;
+}
+
+jit::KernelSource GatedDeltaH::scan_source(const Config& config, const DeviceLimits& limits) const {
+  const GatedDeltaHProblem& p = problem_;
+  const bool warpgroups = by_warpgroups(config, limits);
   jit::KernelSource source;
-  source.template_file = "gated_delta_h/gated_delta_h.cu";
-  source.entry = "gated_delta_h";
-  source.traits = "GatedDeltaHTraits";
-  source.params_type = "scanjit::gated_delta_h::ScanParams";
+  source.template_file =
+      warpgroups ? "gated_delta_h/warpgroup_scan.cu" : "gated_delta_h/gated_delta_h.cu";
+  source.entry = warpgroups ? "warpgroup_scan" : "gated_delta_h";
+  source.traits = warpgroups ? "WarpgroupScanTraits" : "GatedDeltaHTraits";
+  source.params_type = warpgroups ? "scanjit::gated_delta_h::WarpgroupScanParams"
+                                  : "scanjit::gated_delta_h::ScanParams";
   source.constants = {integer("K", p.K),
                       integer("V", p.V),
                       integer("BT", p.BT),
@@ -341,7 +426,9 @@ jit::KernelSource GatedDeltaH::scan_source(const Config& config) const {
                       boolean("ALIGNED", aligned_),
                       boolean("PERTURB", false)};
   source.threads = config.warps * 32;
-  source.smem_bytes = params::scan_smem_bytes(scan_shape(p, config));
+  source.smem_bytes = smem_bytes(config, limits);
+  // Registers that the warpgroups start with: two blocks a multiprocessor, or one of three.
+  if (warpgroups) source.min_blocks = config.bv == 64 ? 2 : 1;
   return source;
 }
 
@@ -362,16 +449,19 @@ bool GatedDeltaH::needs_offsets() const noexcept {
          N_ > params::kInlineOffsetSequences;
 }
 
-std::vector<Stage> GatedDeltaH::stages(const Config& config) const {
+std::vector<Stage> GatedDeltaH::stages(const Config& config, const DeviceLimits& limits) const {
   std::vector<Stage> list;
   if (N_ == 0) return list;
-  if (needs_offsets()) list.push_back({offsets_source(), 1});
-  list.push_back({scan_source(config), N_ * problem_.HV * ceil_divide(problem_.V, config.bv)});
+  if (needs_offsets()) list.push_back({offsets_source(), 1, {}});
+  list.push_back({scan_source(config, limits),
+                  N_ * problem_.HV * ceil_divide(problem_.V, config.bv),
+                  by_warpgroups(config, limits) ? tensor_maps(config) : std::vector<TensorMap>{}});
   return list;
 }
 
-std::vector<jit::KernelSource> GatedDeltaH::kernels(const Config& config) const {
-  std::vector<jit::KernelSource> list{scan_source(config)};
+std::vector<jit::KernelSource> GatedDeltaH::kernels(const Config& config,
+                                                    const DeviceLimits& limits) const {
+  std::vector<jit::KernelSource> list{scan_source(config, limits)};
   if (problem_.packed && problem_.has_h) list.push_back(offsets_source());
   return list;
 }
@@ -444,7 +534,8 @@ void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses,
   scan.ht_slots = p.ht_slots;
   scan.H = static_cast<int>(p.H);
   scan.HV = static_cast<int>(p.HV);
-  static_assert(sizeof(scan) <= sizeof(out.bytes));
+  static_assert(offsetof(params::WarpgroupScanParams, scan) == 0);
+  static_assert(sizeof(params::WarpgroupScanParams) <= sizeof(out.bytes));
   std::memcpy(out.bytes.data(), &scan, sizeof(scan));
 }
 

@@ -58,8 +58,10 @@ class GatedDeltaH final : public OpProblem {
   [[nodiscard]] double score(const Config& config, const DeviceLimits& limits) const override;
   [[nodiscard]] Result<Config> heuristic(const DeviceLimits& limits) const override;
   [[nodiscard]] std::string source_class() const override;
-  [[nodiscard]] std::vector<Stage> stages(const Config& config) const override;
-  [[nodiscard]] std::vector<jit::KernelSource> kernels(const Config& config) const override;
+  [[nodiscard]] std::vector<Stage> stages(const Config& config,
+                                          const DeviceLimits& limits) const override;
+  [[nodiscard]] std::vector<jit::KernelSource> kernels(const Config& config,
+                                                       const DeviceLimits& limits) const override;
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept override;
   void fill_params(std::size_t stage, const Addresses& addresses,
                    StageParams& params) const noexcept override;
@@ -73,7 +75,11 @@ class GatedDeltaH final : public OpProblem {
   explicit GatedDeltaH(const GatedDeltaHProblem& problem) : problem_(problem) {}
   Status check();
   [[nodiscard]] bool needs_offsets() const noexcept;  // the prefix stage runs
-  [[nodiscard]] jit::KernelSource scan_source(const Config& config) const;
+  [[nodiscard]] jit::KernelSource scan_source(const Config& config,
+                                              const DeviceLimits& limits) const;
+  [[nodiscard]] bool by_warpgroups(const Config& config, const DeviceLimits& limits) const noexcept;
+  [[nodiscard]] int smem_bytes(const Config& config, const DeviceLimits& limits) const noexcept;
+  [[nodiscard]] std::vector<TensorMap> tensor_maps(const Config& config) const;
   [[nodiscard]] jit::KernelSource offsets_source() const;
   [[nodiscard]] std::int64_t pattern_tokens() const noexcept;
   Status check_host_lengths(const std::int64_t* lengths) const;

@@ -28,10 +28,24 @@ struct ProblemWords {
   friend bool operator==(const ProblemWords&, const ProblemWords&) = default;
 };
 
+/// A tensor as the copy engine of sm_90 sees it: the map of it that a stage's parameters hold.
+/// 16-bit elements; boxes of 128 bytes a row, in the 128-byte swizzle.
+struct TensorMap {
+  static constexpr std::size_t kMaxRank = 5;
+  std::size_t tensor = 0;  ///< place in Addresses
+  std::size_t offset = 0;  ///< of the map's 128 bytes in the parameters
+  std::uint32_t rank = 0;
+  std::array<std::uint64_t, kMaxRank> extents{};      ///< fastest first
+  std::array<std::uint64_t, kMaxRank - 1> strides{};  ///< bytes, of the second axis and so on
+  std::array<std::uint32_t, kMaxRank> box{};
+  friend bool operator==(const TensorMap&, const TensorMap&) = default;
+};
+
 /// One kernel launch: `grid` blocks on x, `source.threads` threads, `source.smem_bytes` bytes.
 struct Stage {
   jit::KernelSource source;
   std::int64_t grid = 0;
+  std::vector<TensorMap> maps;
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
@@ -43,8 +57,8 @@ struct Addresses {
 };
 
 /// The parameter struct of one stage, byte for byte what its kernel takes.
-struct alignas(16) StageParams {
-  std::array<unsigned char, 512> bytes{};
+struct alignas(64) StageParams {
+  std::array<unsigned char, 1024> bytes{};
 };
 
 /// A tensor of a problem that is to be synthesised (see OpProblem::for_timing).
@@ -75,13 +89,15 @@ class OpProblem {
   /// Which of an architecture's shortlists applies: "K128-V128-BT64-a16".
   [[nodiscard]] virtual std::string source_class() const = 0;
 
-  /// The launches of a legal config, in order; none if the problem has nothing to do.
-  [[nodiscard]] virtual std::vector<Stage> stages(const Config& config) const = 0;
+  /// The launches of a config that is legal there, in order; none if the problem has nothing to do.
+  [[nodiscard]] virtual std::vector<Stage> stages(const Config& config,
+                                                  const DeviceLimits& limits) const = 0;
   /// Every kernel that any problem of this key may need under this config: what a pack holds.
-  [[nodiscard]] virtual std::vector<jit::KernelSource> kernels(const Config& config) const = 0;
+  [[nodiscard]] virtual std::vector<jit::KernelSource> kernels(
+      const Config& config, const DeviceLimits& limits) const = 0;
   /// Bytes of workspace under any legal config.
   [[nodiscard]] virtual std::int64_t workspace_bytes() const noexcept = 0;
-  /// The parameters of stage `stage` of `stages`. Allocates nothing.
+  /// The parameters of stage `stage` of `stages`, but for its tensor maps. Allocates nothing.
   virtual void fill_params(std::size_t stage, const Addresses& addresses,
                            StageParams& params) const noexcept = 0;
 

@@ -50,6 +50,7 @@ reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p,
 /// A few configs: the engine's own, and legal ones from both ends and the middle of the space.
 std::vector<std::optional<Config>> some_configs(Gpu& gpu, const GatedDeltaHProblem& p) {
   const std::vector<Config> legal = must(legal_configs(gpu, p));
+  must(compile_all(gpu, p, legal));
   return {std::nullopt, legal.front(), legal[legal.size() / 2], legal.back()};
 }
 
@@ -122,6 +123,7 @@ TEST_CASE("A sequence's bits do not depend on how tensors lie", "[gpu][bits_arra
         // is the engine's own there.
         if (with.config) {
           const std::vector<Config> legal = must(legal_configs(gpu, problem));
+          must(compile_all(gpu, problem, legal));
           if (std::find(legal.begin(), legal.end(), *with.config) == legal.end())
             with.config.reset();
         }

@@ -292,6 +292,7 @@ TEST_CASE("Every legal config has the same bits on every shape of the map", "[gp
     };
     check("the same config again", hashes_of(p, std::nullopt, tensors.args()));
     const std::vector<Config> legal = must(legal_configs(gpu, p));
+    must(compile_all(gpu, p, legal));
     configs = static_cast<std::int64_t>(legal.size());
     for (const Config& config : legal)
       check(to_string(config), hashes_of(p, config, tensors.args()));

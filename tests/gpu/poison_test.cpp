@@ -82,6 +82,7 @@ TEST_CASE("Not-a-numbers stay in their own sequence and head", "[gpu][poison]") 
   const reference::GatedDeltaHInputs inputs = must(reference::generate(p, generator));
 
   const std::vector<Config> legal = must(legal_configs(gpu, p));
+  must(compile_all(gpu, p, legal));
   std::vector<std::optional<Config>> configs = {std::nullopt, legal.front(), legal.back()};
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
                   kInfinity = std::numeric_limits<float>::infinity();

@@ -204,6 +204,23 @@ Result<std::vector<Config>> legal_configs(Gpu& gpu, const GatedDeltaHProblem& pr
   return legal;
 }
 
+Status compile_all(Gpu& gpu, const GatedDeltaHProblem& problem,
+                   const std::vector<Config>& configs) {
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                           ops::GatedDeltaH::make(problem));
+  SCANJIT_ASSIGN_OR_RETURN(Engine * engine, gpu.engine());
+  engine::Internals& internals = engine::internals(*engine);
+  const ops::DeviceLimits limits = engine::limits_of(gpu.facts());
+  std::vector<jit::KernelSource> sources;
+  for (const Config& config : configs) {
+    for (const ops::Stage& stage : op->stages(config, limits)) sources.push_back(stage.source);
+  }
+  for (const Result<jit::Binary>& binary : internals.provider->get_all(sources, gpu.facts().arch)) {
+    if (!binary.ok()) return binary.status();
+  }
+  return {};
+}
+
 std::string bit_difference(const RunResult& a, const RunResult& b) {
   std::string text;
   const auto add = [&](const char* name, std::int64_t count, std::size_t of) {

@@ -78,6 +78,9 @@ struct RunResult {
 /// Every config of the space that is legal for this problem on this GPU.
 [[nodiscard]] Result<std::vector<Config>> legal_configs(Gpu& gpu,
                                                         const GatedDeltaHProblem& problem);
+/// Compiles them on all cores, for cases that run many.
+[[nodiscard]] Status compile_all(Gpu& gpu, const GatedDeltaHProblem& problem,
+                                 const std::vector<Config>& configs);
 
 /// Elements that differ between two buffers of the same size; -1 if their sizes differ.
 template <class T>

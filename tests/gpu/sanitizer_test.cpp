@@ -33,6 +33,7 @@ TEST_CASE("Small launches of every kind", "[gpu][sanitizer]") {
     const RunResult wanted = check(inputs, {});
     // Every kernel costs the tool a second to look at: one config in six, of all kinds.
     const std::vector<Config> legal = must(legal_configs(gpu, p));
+    must(compile_all(gpu, p, legal));
     for (std::size_t i = 0; i < legal.size(); i += 6) {
       RunOptions options;
       options.config = legal[i];

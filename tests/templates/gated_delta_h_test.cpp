@@ -68,7 +68,8 @@ TEST_CASE("the scan compiles for every architecture that we name, without spills
       const auto config = (*op)->heuristic(limits_of_cc(major, minor));
       REQUIRE(config.ok());
       for (const auto& binary :
-           provider->get_all((*op)->kernels(*config), cuda::arch_name(major, minor))) {
+           provider->get_all((*op)->kernels(*config, limits_of_cc(major, minor)),
+                             cuda::arch_name(major, minor))) {
         INFO("cc " << major << "." << minor << " " << to_string(*config) << ": "
                    << binary.status().to_string());
         REQUIRE(binary.ok());
@@ -90,7 +91,7 @@ TEST_CASE("at K = V = 128 an H200 has at least 16 configs, each other machine co
   CHECK(configs->size() >= 16);
   std::vector<KernelSource> kernels;
   for (const Config& config : *configs) {
-    const auto stages = (*op)->stages(config);
+    const auto stages = (*op)->stages(config, limits_of_cc(9, 0));
     REQUIRE(stages.size() == 1);
     kernels.push_back(stages[0].source);
   }

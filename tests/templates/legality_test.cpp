@@ -65,7 +65,7 @@ TEST_CASE("whatever config is legal compiles without spills", "[templates]") {
     const std::vector<Config> space = (*op)->space().all();
     const Config config = space[random() % space.size()];
     if (!(*op)->legal(config, h200()).ok()) continue;
-    sources.push_back((*op)->stages(config).back().source);
+    sources.push_back((*op)->stages(config, h200()).back().source);
     names.push_back(to_string(config) + " K=" + std::to_string(problem.K) +
                     " V=" + std::to_string(problem.V) + " BT=" + std::to_string(problem.BT) +
                     " aligned16=" + std::to_string(problem.aligned16) +
@@ -104,7 +104,7 @@ TEST_CASE("what breaks a rule of the template is illegal, and the template says 
     const auto op = ops::GatedDeltaH::make(problem);
     REQUIRE(op.ok());
     CHECK_FALSE((*op)->legal(row.config, h200()).ok());
-    const auto binary = (*provider)->get((*op)->stages(row.config).back().source, "sm_90a");
+    const auto binary = (*provider)->get((*op)->stages(row.config, h200()).back().source, "sm_90a");
     REQUIRE_FALSE(binary.ok());
     INFO(binary.status().details().compile_log);
     CHECK(binary.status().details().compile_log.find(row.sentence) != std::string::npos);

@@ -36,7 +36,7 @@ class PackedWorld : public CliWorld {
     REQUIRE(op != nullptr);
     for (const Config& config : op->space().all()) {
       if (!op->legal(config, h200()).ok()) continue;
-      for (const jit::KernelSource& source : op->kernels(config)) {
+      for (const jit::KernelSource& source : op->kernels(config, h200())) {
         jit::StoredBinary binary;
         binary.source_id = *(*provider)->source_id(source, "sm_90a");
         binary.binary_id = jit::make_binary_id(binary.source_id, "13.0.88 made up");
@@ -255,7 +255,7 @@ TEST_CASE("a config that takes its process down is left out and recorded", "[cli
   const auto op = made(world.problem);
   const Config victim{16, 32, 2, 2};
   REQUIRE(op->legal(victim, h200()).ok());
-  const auto stage = op->stages(victim).back();
+  const auto stage = op->stages(victim, h200()).back();
   const Ran ran = world.gpu({"tune", "--shape", kShape, "--json"}, {},
                             {"SCANJIT_FAKE_DIES_AT=" + std::to_string(stage.source.threads) + ":" +
                              std::to_string(stage.source.smem_bytes)});

@@ -18,7 +18,7 @@ std::vector<Config> two_others(EngineWorld& world, const GatedDeltaHProblem& pro
   const Config heuristic = *op->heuristic(world.limits());
   std::set<std::pair<int, int>> seen;
   const auto fresh = [&](const Config& config) {
-    const auto source = op->stages(config).back().source;
+    const auto source = op->stages(config, world.limits()).back().source;
     return seen.insert({source.threads, source.smem_bytes}).second;
   };
   static_cast<void>(fresh(heuristic));
@@ -144,7 +144,7 @@ TEST_CASE("a candidate with other bits is rejected, however fast", "[engine]") {
   world.shortlist(others);
   world.set_time(problem, others[0], 1);
   world.set_time(problem, others[1], 5);
-  const auto wrong = made(problem)->stages(others[0]).back().source;
+  const auto wrong = made(problem)->stages(others[0], world.limits()).back().source;
   world.driver.set_kernel(
       [&](const FakeLaunch& launch, const void* params) {
         scanjit::gated_delta_h::ScanParams scan;

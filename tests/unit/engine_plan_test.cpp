@@ -58,7 +58,7 @@ TEST_CASE("a plan is made once, launches on the caller's stream and leaves the t
   REQUIRE(plan->launch(args, workspace_of(plan->workspace_bytes()), stream).ok());
   const auto launches = world.driver.launches();
   REQUIRE(launches.size() == 2);
-  const auto stages = made(problem)->stages(plan->why().config);
+  const auto stages = made(problem)->stages(plan->why().config, world.limits());
   for (std::size_t i = 0; i < 2; ++i) {
     CHECK(launches[i].kernel == stages[i].source.entry);
     CHECK(launches[i].stream == stream);

@@ -79,7 +79,7 @@ class EngineWorld {
     jit::KernelProviderOptions provider_options;
     const auto provider = jit::KernelProvider::create(provider_options, files);
     REQUIRE(provider.ok());
-    for (const jit::KernelSource& source : made(problem)->kernels(config)) {
+    for (const jit::KernelSource& source : made(problem)->kernels(config, limits())) {
       jit::StoredBinary binary;
       binary.source_id = *(*provider)->source_id(source, "sm_90a");
       binary.binary_id = jit::make_binary_id(binary.source_id, "13.0.88 made up");
@@ -100,7 +100,7 @@ class EngineWorld {
 
   /// Launches of `config` take `us`, others 10.
   void set_time(const GatedDeltaHProblem& problem, const Config& config, double us) {
-    const auto source = made(problem)->stages(config).back().source;
+    const auto source = made(problem)->stages(config, limits()).back().source;
     times_[{static_cast<unsigned>(source.threads), static_cast<unsigned>(source.smem_bytes)}] = us;
     driver.set_launch_time([this](const FakeLaunch& launch) {
       const auto found = times_.find({launch.block[0], launch.smem_bytes});

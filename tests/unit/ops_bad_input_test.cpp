@@ -208,7 +208,7 @@ TEST_CASE("tensors without elements may be null, and no sequences need nothing",
   const auto none = made(layer(0, 1024));
   REQUIRE(none != nullptr);
   CHECK(none->check_args({}, {}).ok());
-  CHECK(none->stages({32, 64, 2, 4}).empty());
+  CHECK(none->stages({32, 64, 2, 4}, h200()).empty());
   CHECK(made(packed_layer(0, 0))->check_args({}, {}).ok());
 
   const auto no_tokens = made(layer(4, 0));
@@ -216,7 +216,7 @@ TEST_CASE("tensors without elements may be null, and no sequences need nothing",
   args.h0 = far_apart(layer(4, 0)).h0;
   args.ht = far_apart(layer(4, 0)).ht;
   CHECK(no_tokens->check_args(args, {}).ok());
-  CHECK(no_tokens->stages({32, 64, 2, 4}).size() == 1);
+  CHECK(no_tokens->stages({32, 64, 2, 4}, h200()).size() == 1);
   args.ht = nullptr;
   CHECK_FALSE(no_tokens->check_args(args, {}).ok());
 }

@@ -57,8 +57,8 @@ TEST_CASE("a legal config keeps within the device and the template's rules", "[o
             CHECK(config.warps == split * groups);
             CHECK(config.bk / 8 % (2 * split) == 0);
             CHECK(BT / 8 % split == 0);
-            CHECK(op->stages(config).back().source.smem_bytes <= limits.smem_optin_bytes);
-            CHECK(op->stages(config).back().source.threads == config.warps * 32);
+            CHECK(op->stages(config, limits).back().source.smem_bytes <= limits.smem_optin_bytes);
+            CHECK(op->stages(config, limits).back().source.threads == config.warps * 32);
             const double score = op->score(config, limits);
             CHECK((score > 0 && score < 1e9));
           }
@@ -110,20 +110,21 @@ TEST_CASE("the heuristic is narrow where blocks are few and wider where they are
 
 TEST_CASE("the prefix stage runs for many packed sequences with h and no offsets given", "[ops]") {
   const Config config{64, 64, 2, 4};
-  CHECK(made(packed_layer(64, 8192))->stages(config).size() == 1);
+  CHECK(made(packed_layer(64, 8192))->stages(config, h200()).size() == 1);
   const auto many = made(packed_layer(65, 8192));
-  const auto stages = many->stages(config);
+  const auto stages = many->stages(config, h200());
   REQUIRE(stages.size() == 2);
   CHECK(stages[0].source.entry == "chunk_offsets");
   CHECK(stages[0].grid == 1);
   CHECK(stages[0].source.threads == 1024);
   CHECK(stages[1].grid == 65 * 32 * 2);
-  CHECK(many->kernels(config).size() == 2);
-  CHECK(made(packed_layer(64, 8192))->kernels(config) == many->kernels(config));
+  CHECK(many->kernels(config, h200()).size() == 2);
+  CHECK(made(packed_layer(64, 8192))->kernels(config, h200()) == many->kernels(config, h200()));
   GatedDeltaHProblem problem = packed_layer(65, 8192);
   problem.has_chunk_offsets = true;
-  CHECK(made(problem)->stages(config).size() == 1);
-  CHECK(made(packed_layer(100'000, 1 << 20))->stages(config).back().grid == 100'000 * 32 * 2);
+  CHECK(made(problem)->stages(config, h200()).size() == 1);
+  CHECK(made(packed_layer(100'000, 1 << 20))->stages(config, h200()).back().grid ==
+        100'000 * 32 * 2);
 }
 
 TEST_CASE("parameters are what the kernel reads", "[ops]") {

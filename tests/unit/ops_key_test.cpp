@@ -24,7 +24,7 @@ tuning::ShapeKey key_of(const GatedDeltaHProblem& problem) {
 
 std::vector<jit::KernelSource> sources_of(const GatedDeltaHProblem& problem) {
   std::vector<jit::KernelSource> sources;
-  for (const ops::Stage& stage : made(problem)->stages({32, 64, 2, 4}))
+  for (const ops::Stage& stage : made(problem)->stages({32, 64, 2, 4}, h200()))
     sources.push_back(stage.source);
   return sources;
 }
@@ -141,7 +141,7 @@ TEST_CASE("a key gives back a problem with the same kernels", "[ops]") {
       const tuning::ShapeKey key = key_of(problem);
       const auto back = ops::make_problem(key, {key.sequences.min, 500});
       REQUIRE(back.ok());
-      CHECK((*back)->kernels({32, 64, 2, 4}) == op->kernels({32, 64, 2, 4}));
+      CHECK((*back)->kernels({32, 64, 2, 4}, h200()) == op->kernels({32, 64, 2, 4}, h200()));
       CHECK((*back)->key_query().key == op->key_query().key);
     }
   }

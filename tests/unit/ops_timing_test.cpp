@@ -54,7 +54,8 @@ TEST_CASE("a problem is timed whole where it fits, else on fewer chunks of as ma
       last = part->tokens_per_sequence();
       // No more than a chunk of room is left.
       CHECK(static_cast<double>(total_bytes(*part)) > 0.9 * static_cast<double>(limit) - 16 * 4e6);
-      CHECK(part->stages({64, 64, 2, 4}).back().source == op->stages({64, 64, 2, 4}).back().source);
+      CHECK(part->stages({64, 64, 2, 4}, h200()).back().source ==
+            op->stages({64, 64, 2, 4}, h200()).back().source);
     }
     CHECK(op->for_timing(1 << 20) == nullptr);
   }
@@ -81,7 +82,8 @@ TEST_CASE("strides, pools and alignment of a caller do not enlarge what is timed
   const auto timed = op->for_timing(256 << 20);
   REQUIRE(timed != nullptr);
   CHECK(timed->key_query().key.alignment == 2);
-  CHECK(timed->stages({64, 64, 2, 4}).back().source == op->stages({64, 64, 2, 4}).back().source);
+  CHECK(timed->stages({64, 64, 2, 4}, h200()).back().source ==
+        op->stages({64, 64, 2, 4}, h200()).back().source);
   const auto indices = synthesised<std::int64_t>(*timed, ops::GatedDeltaH::kH0Indices);
   CHECK(indices == std::vector<std::int64_t>{0, 1, 2, 3});
 }

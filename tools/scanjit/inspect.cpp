@@ -114,7 +114,7 @@ int run_inspect(Session& session, const InspectOptions& options) {
   std::vector<ops::Stage> stages;
   std::vector<Config> config_of;
   for (const Config& config : configs) {
-    for (ops::Stage& stage : (*problem)->stages(config)) {
+    for (ops::Stage& stage : (*problem)->stages(config, limits)) {
       stages.push_back(std::move(stage));
       config_of.push_back(config);
     }

@@ -150,8 +150,18 @@ Result<Outcome> examine(Gpu& gpu, const VerifyOptions& options, const Case& one)
 
   if (options.all_configs) {
     SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(one.problem));
+    std::vector<Config> others;
+    std::vector<jit::KernelSource> sources;
     for (const Config& config : op->space().all()) {
       if (config == outcome.config || !op->legal(config, gpu.limits).ok()) continue;
+      others.push_back(config);
+      for (const ops::Stage& stage : op->stages(config, gpu.limits))
+        sources.push_back(stage.source);
+    }
+    // On all cores; what does not compile is told by its plan.
+    const engine::Internals& internals = engine::internals(gpu.engine);
+    static_cast<void>(internals.provider->get_all(sources, internals.facts.arch));
+    for (const Config& config : others) {
       SCANJIT_ASSIGN_OR_RETURN(const Plan plan, gpu.engine.plan_with(one.problem, config));
       SCANJIT_ASSIGN_OR_RETURN(const DeviceCase::Outputs other, launch(gpu, plan, *device));
       ++outcome.configs;

@@ -147,15 +147,19 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
   engine::Internals& internals = engine::internals(engine);
   SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
                            ops::GatedDeltaH::make(small));
-  const std::vector<ops::Stage> stages = op->stages(small_plan.why().config);
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
+  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
+  const std::vector<ops::Stage> stages = op->stages(small_plan.why().config, limits);
   if (stages.size() != 1)
     return internal_error("the small problem has " + std::to_string(stages.size()) + " stages");
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals.context());
   SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> kernel,
                            internals.parts.loader->load(gpu.api(), context, *internals.provider,
                                                         stages[0].source, gpu.facts().arch));
+  SCANJIT_ASSIGN_OR_RETURN(const engine::LaunchStage bare_launch,
+                           engine::make_launch(gpu.api(), stages[0], kernel->function));
   ops::StageParams params;
-  op->fill_params(0, ops::GatedDeltaH::addresses(tensors.args, {}), params);
+  SCANJIT_TRY(engine::fill_launch_params(gpu.api(), *op, 0, bare_launch,
+                                         ops::GatedDeltaH::addresses(tensors.args, {}), params));
   void* arguments[] = {params.bytes.data()};
   const auto block_us = [&](const auto& launch) -> double {
     std::vector<double> blocks;
