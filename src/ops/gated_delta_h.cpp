@@ -280,13 +280,19 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
   // By warpgroups the chain of a chunk is as short with 64 columns as with 16. Measured on an H200:
   // deep rings while few blocks draw on memory, whole heads once there are more of these than
   // multiprocessors.
-  // clang-format off
-  const Config warpgroups = halves <= sms / 2 ? Config{64, 128, chunks > 2 ? 4 : 2, 8}
-                          : halves <= sms     ? (chunks > 2 ? Config{64, 64, 6, 8} : Config{64, 128, 2, 8})
-                          : heads <= sms && chunks > 8 ? Config{64, 64, 6, 8}
-                                                       : Config{128, 128, 2, 12};
-  // clang-format on
-  for (const Config& config : {warpgroups, Config{64, 128, 2, 8}, Config{64, 64, 2, 8}}) {
+  struct WarpgroupRow {
+    int bv, bk, chunks_ahead;
+  };
+  const WarpgroupRow by_width = 2 * halves <= sms            ? WarpgroupRow{64, 128, 4}
+                                : halves <= sms              ? WarpgroupRow{64, 64, 3}
+                                : heads <= sms && chunks > 8 ? WarpgroupRow{64, 64, 3}
+                                                             : WarpgroupRow{128, 128, 2};
+  const int ahead = chunks > 1 ? by_width.chunks_ahead : 2;
+  for (const WarpgroupRow& row : {WarpgroupRow{by_width.bv, by_width.bk, ahead},
+                                  WarpgroupRow{64, by_width.bk, ahead}, WarpgroupRow{64, 64, 2}}) {
+    const int K = static_cast<int>(problem_.K), bk = std::min(row.bk, K);
+    if (K % bk != 0) break;
+    const Config config{row.bv, bk, row.chunks_ahead * (K / bk), row.bv / 16 + 4};
     if (by_warpgroups(config, limits) && legal(config, limits).ok()) return config;
   }
   const bool many_chunks = chunks > 8;

@@ -723,11 +723,14 @@ void fill_memory_calls(DriverApi& api) {
          return s.allocate(pointer, bytes, pool->device);
        });
   FAKE(cuTensorMapEncodeTiled,
-       (CUtensorMap * map, CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*,
-        const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, CUtensorMapInterleave,
-        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill),
+       (CUtensorMap * map, CUtensorMapDataType, std::uint32_t rank, void* address,
+        const std::uint64_t*, const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,
+        CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill),
        {
+         // The address in a word of its own, as the real one has it.
          std::memset(map, 0, sizeof(*map));
+         map->opaque[0] = reinterpret_cast<std::uint64_t>(address);
+         map->opaque[1] = rank;
          return CUDA_SUCCESS;
        });
 }

@@ -187,7 +187,7 @@ TEST_CASE("a neighbour serves only if the heuristic tells no difference", "[engi
   EngineWorld world;
   world.options.tune_mode = TuneMode::kReplay;
   // Twice the sequences fill twice the multiprocessors: other blocks suit them.
-  const GatedDeltaHProblem narrow = small_layer(32), wide = small_layer(64);
+  const GatedDeltaHProblem narrow = small_layer(32, 1024), wide = small_layer(64, 1024);
   const Config heuristic = *made(wide)->heuristic(world.limits());
   REQUIRE(*made(narrow)->heuristic(world.limits()) != heuristic);
   CurrentContext context(world.driver);

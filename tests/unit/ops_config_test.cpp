@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -53,12 +54,20 @@ TEST_CASE("a legal config keeps within the device and the template's rules", "[o
               continue;
             }
             ++legal;
+            const ops::Stage scan = op->stages(config, limits).back();
             const int groups = config.bv / 16, split = config.warps / groups;
-            CHECK(config.warps == split * groups);
-            CHECK(config.bk / 8 % (2 * split) == 0);
-            CHECK(BT / 8 % split == 0);
-            CHECK(op->stages(config, limits).back().source.smem_bytes <= limits.smem_optin_bytes);
-            CHECK(op->stages(config, limits).back().source.threads == config.warps * 32);
+            if (scan.source.entry == "warpgroup_scan") {
+              CHECK(limits.compute_major == 9);
+              CHECK(config.warps == groups + 4);
+              CHECK(config.stages * config.bk >= 2 * K);
+              CHECK(BT == 64);
+            } else {
+              CHECK(config.warps == split * groups);
+              CHECK(config.bk / 8 % (2 * split) == 0);
+              CHECK(BT / 8 % split == 0);
+            }
+            CHECK(scan.source.smem_bytes <= limits.smem_optin_bytes);
+            CHECK(scan.source.threads == config.warps * 32);
             const double score = op->score(config, limits);
             CHECK((score > 0 && score < 1e9));
           }
@@ -91,20 +100,60 @@ TEST_CASE("a device without room has no config", "[ops]") {
 }
 
 TEST_CASE("the heuristic is narrow where blocks are few and wider where they are many", "[ops]") {
-  const ops::DeviceLimits limits = h200();
+  ops::DeviceLimits older = h200();
+  older.compute_major = 8;
   for (const std::int64_t HV : {2, 4, 8, 16, 32, 48}) {
     for (const std::int64_t N : {1, 2, 4, 8, 16, 32}) {
       GatedDeltaHProblem problem = layer(N, 4096);
       problem.H = 2;
       problem.HV = HV;
-      const auto config = made(problem)->heuristic(limits);
+      const auto config = made(problem)->heuristic(older);
       REQUIRE(config.ok());
       INFO("N " << N << " HV " << HV << ": " << to_string(*config));
       if (N * HV * 128 / 32 <= 132)
         CHECK(config->bv <= 32);
       else
         CHECK(config->bv >= 64);
+      // By warpgroups 64 columns take no longer than 16.
+      const auto hopper = made(problem)->heuristic(h200());
+      REQUIRE(hopper.ok());
+      INFO("Hopper: " << to_string(*hopper));
+      CHECK(hopper->bv == (N * HV <= 132 ? 64 : 128));
     }
+  }
+}
+
+TEST_CASE("tensor maps cover the tensors that the copies read and write", "[ops]") {
+  GatedDeltaHProblem problem = layer(4, 1000);
+  problem.V = 200;
+  problem.layout = StateLayout::kVK;
+  problem.w_stride = 32 * 128 + 64;
+  const auto op = made(problem);
+  const Config config{64, 64, 4, 8};
+  REQUIRE(op->legal(config, h200()).ok());
+  const ops::Stage scan = op->stages(config, h200()).back();
+  REQUIRE(scan.maps.size() == 5);
+  const auto map_of = [&](std::size_t tensor) {
+    for (const ops::TensorMap& map : scan.maps) {
+      if (map.tensor == tensor) return map;
+    }
+    return ops::TensorMap{};
+  };
+  using Op = ops::GatedDeltaH;
+  const std::uint64_t rows = 4 * 1000;
+  const ops::TensorMap w = map_of(Op::kW), u = map_of(Op::kU), h = map_of(Op::kH);
+  CHECK(w.extents == std::array<std::uint64_t, 5>{64, rows, 2, 32});
+  CHECK(w.strides == std::array<std::uint64_t, 4>{(32 * 128 + 64) * 2, 128, 256});
+  CHECK(w.box == std::array<std::uint32_t, 5>{64, 64, 1, 1});
+  CHECK(u.extents == std::array<std::uint64_t, 5>{200, rows, 32});
+  CHECK(h.extents == std::array<std::uint64_t, 5>{128, 200, 32, 4 * 16});
+  CHECK(h.strides == std::array<std::uint64_t, 4>{256, 200 * 256, 32 * 200 * 256});
+  // Every map lies in the parameters, 64-byte aligned, and none on another.
+  std::set<std::size_t> places;
+  for (const ops::TensorMap& map : scan.maps) {
+    CHECK(map.offset % 64 == 0);
+    CHECK(map.offset + 128 <= sizeof(ops::StageParams));
+    CHECK(places.insert(map.offset).second);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "engine/plan.hpp"
 #include "engine/tune_key.hpp"
 #include "gpu/figures/allocations.hpp"
 #include "gpu/figures/device_timer.hpp"
