@@ -50,6 +50,10 @@ struct EngineOptions {
   /// Writable cache directory. "": SCANJIT_CACHE_DIR, else $XDG_CACHE_HOME/scanjit, else
   /// ~/.cache/scanjit. "none": memory only.
   std::string cache_dir;
+  /// Bytes that the cache directory may hold of this GPU; beyond them what was used longest ago goes.
+  /// 0: SCANJIT_CACHE_MAX_BYTES, else 1 GiB; negative: no cap. Compiled kernels may fill seven
+  /// eighths, tuned entries the rest.
+  std::int64_t cache_max_bytes = 0;
   /// Read-only packs (`scanjit prewarm`), looked in after the cache directory, in this order.
   std::vector<std::string> pack_dirs;
   /// Device memory for timing in `kFirstUse`. 0: the smaller of 256 MiB and 2% of free memory.
@@ -73,6 +77,7 @@ struct Why {
   bool partial = false;     ///< the budget ended before every candidate was timed
   std::string binary_id;
   std::string binary_from;  ///< "memory", "cache", "pack:DIR", "compiled"
+  std::string binary_nvrtc; ///< version of the NVRTC that compiled it, not always the one at hand
   double recorded_us = 0;   ///< 0: not known
   std::string text;         ///< all of it, as a sentence or two
 };

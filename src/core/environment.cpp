@@ -11,6 +11,7 @@ Environment read_environment() {
   };
   Environment environment;
   environment.scanjit_cache_dir = variable("SCANJIT_CACHE_DIR");
+  environment.scanjit_cache_max_bytes = variable("SCANJIT_CACHE_MAX_BYTES");
   environment.scanjit_cuda_library = variable("SCANJIT_CUDA_LIBRARY");
   environment.scanjit_nvrtc_library = variable("SCANJIT_NVRTC_LIBRARY");
   environment.scanjit_template_dir = variable("SCANJIT_TEMPLATE_DIR");

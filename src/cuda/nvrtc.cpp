@@ -103,8 +103,9 @@ class Program {
 
 Status failure(const NvrtcApi& api, nvrtcResult result, const char* call) {
   const char* text = api.nvrtcGetErrorString(result);
+  // Whatever ails NVRTC, this kernel did not compile; another one may.
   const ErrorCode code =
-      result == NVRTC_ERROR_OUT_OF_MEMORY ? ErrorCode::kOutOfMemory : ErrorCode::kInternal;
+      result == NVRTC_ERROR_OUT_OF_MEMORY ? ErrorCode::kOutOfMemory : ErrorCode::kCompileFailed;
   return Status(code,
                 std::string(call) + " failed: " + (text != nullptr ? text : "an unknown error"));
 }

@@ -87,7 +87,8 @@ struct NvrtcOutput {
 enum class NvrtcTarget { kCubin, kPtx };
 
 /// Compiles one translation unit. Thread-safe: several compile at once.
-/// Errors: kCompileFailed with the compiler's log in the details; kOutOfMemory; kInternal.
+/// Errors: kCompileFailed with the compiler's log, if it wrote one, in the details; kOutOfMemory;
+/// kInternal (a virtual architecture).
 [[nodiscard]] Result<NvrtcOutput> compile(const NvrtcApi& api, const std::string& name,
                                           const std::string& source,
                                           const std::vector<NvrtcHeader>& headers,

@@ -67,8 +67,9 @@ Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops:
   }
   const auto pick = store.find(query, legal);
   if (!pick) return heuristic_choice(problem, limits);
-  // What is best changes with how much of the GPU a launch fills. An entry of another width or length
-  // tells something of this problem only if the heuristic sees no difference between the two.
+  // What is best changes with how much of the GPU a launch fills. An entry of another width or
+  // length tells something of this problem only if the heuristic sees no difference between the
+  // two.
   if (pick->source == PickSource::kNeighbourChunks || pick->source == PickSource::kNeighbourWidth) {
     SCANJIT_ASSIGN_OR_RETURN(Choice heuristic, heuristic_choice(problem, limits));
     if (heuristic.config != pick->record->default_config) return heuristic;
@@ -97,7 +98,11 @@ std::string describe(const Why& why) {
   if (why.partial)
     text += ", whose tuning ended with its time budget before every config was timed";
   text += ".";
-  if (!why.binary_from.empty()) text += " Machine code: " + why.binary_from + ".";
+  if (!why.binary_from.empty()) {
+    text += " Machine code: " + why.binary_from;
+    if (!why.binary_nvrtc.empty()) text += ", made by NVRTC " + why.binary_nvrtc;
+    text += ".";
+  }
   return text;
 }
 

@@ -156,6 +156,7 @@ Status Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage,
   plan.stages.push_back(std::move(launch));
   plan.why.binary_id = kernel.binary_id;  // of the last stage, the tuned one
   plan.why.binary_from = kernel.binary_from;
+  plan.why.binary_nvrtc = kernel.nvrtc;
   return {};
 }
 

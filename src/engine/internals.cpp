@@ -1,9 +1,43 @@
 #include "engine/internals.hpp"
 
+#include <charconv>
+
 #include "core/guard.hpp"
 #include "os/posix_file_system.hpp"
 
 namespace scanjit::engine {
+namespace {
+
+struct CacheCaps {
+  std::int64_t binaries = -1, tuned = -1;  // bytes; negative: none
+};
+
+CacheCaps cache_caps(const EngineOptions& options, const Environment& environment, const Log& log) {
+  constexpr std::int64_t kDefault = std::int64_t{1} << 30;
+  std::int64_t whole = options.cache_max_bytes;
+  if (const std::string& text = environment.scanjit_cache_max_bytes; whole == 0 && !text.empty()) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+    if (error != std::errc() || end != text.data() + text.size() || whole == 0) {
+      log.warning("SCANJIT_CACHE_MAX_BYTES is \"" + text +
+                  "\", it must be a number of bytes other than 0; 1 GiB is taken");
+      whole = 0;
+    }
+  }
+  if (whole < 0) return {};
+  if (whole == 0) whole = kDefault;
+  constexpr std::int64_t kTunedPart = 8;
+  return {whole - whole / kTunedPart, whole / kTunedPart};
+}
+
+// Code is loaded from the cache, so one that others can write to is none at all: nothing is read
+// there and nothing written. A directory that is not there yet will be made, for us alone.
+void distrust_foreign_cache(os::FileSystem& files, os::CacheDirectory& cache) {
+  if (cache.memory_only() || !files.exists(cache.path)) return;
+  const Status trusted = files.check_trusted_directory(cache.path);
+  if (trusted.code() == ErrorCode::kUnsupported) cache = {"", trusted.message(), false};
+}
+
+}  // namespace
 
 const char* version() noexcept { return SCANJIT_VERSION; }
 
@@ -58,14 +92,21 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
   SCANJIT_ASSIGN_OR_RETURN(made->facts, cuda::device_facts(made->api(), device, nullptr));
   made->gpu = gpu_facts(made->facts);
   made->cache = os::choose_cache_directory(options.cache_dir, made->parts.environment);
-  if (made->cache.memory_only()) made->log.info("nothing is stored on disk: " + made->cache.reason);
+  distrust_foreign_cache(*made->parts.files, made->cache);
+  if (made->cache.memory_only()) {
+    made->log.write(made->cache.asked_for ? LogLevel::kInfo : LogLevel::kWarning,
+                    "nothing is stored on disk: " + made->cache.reason);
+  }
   SCANJIT_ASSIGN_OR_RETURN(made->shortlists, Shortlists::from_json(made->parts.shortlists));
 
   jit::KernelProviderOptions provider;
   provider.environment = made->parts.environment;
   provider.cache_dir = made->cache.path;
   provider.pack_dirs = options.pack_dirs;
+  const CacheCaps caps = cache_caps(options, made->parts.environment, made->log);
+  provider.cache_max_bytes = caps.binaries;
   provider.compile_jobs = options.compile_jobs;
+  provider.clock = made->parts.clock;
   provider.log = made->log;
   SCANJIT_ASSIGN_OR_RETURN(made->provider,
                            jit::KernelProvider::create(provider, *made->parts.files));
@@ -78,7 +119,12 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
   store.gpu = made->gpu;
   // NVRTC's version is not compared: knowing it would load NVRTC where cubins are at hand.
   store.toolchain = {"", made->facts.driver, version()};
-  store.warn = [log = made->log](const std::string& text) { log.warning(text); };
+  store.cache_max_bytes = caps.tuned;
+  // Said under the same names as what the provider says, so that one trouble with the directory is
+  // one warning.
+  store.warn = [log = made->log](const std::string& about, const std::string& text) {
+    log.warn_once(about, text);
+  };
   made->store = std::make_unique<tuning::TunedStore>(std::move(store));
   return made;
 }

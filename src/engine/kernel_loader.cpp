@@ -5,10 +5,10 @@
 namespace scanjit::engine {
 namespace {
 
-Result<std::shared_ptr<const LoadedKernel>> load_binary(const cuda::DriverApi& api,
-                                                        const jit::Binary& binary,
-                                                        const jit::KernelSource& source) {
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::Module module, cuda::Module::load(api, *binary.cubin));
+Result<std::shared_ptr<const LoadedKernel>> ready_kernel(const cuda::DriverApi& api,
+                                                         const cuda::Module& module,
+                                                         const jit::Binary& binary,
+                                                         const jit::KernelSource& source) {
   auto kernel = std::make_shared<LoadedKernel>();
   SCANJIT_ASSIGN_OR_RETURN(kernel->function, module.function(binary.entry));
   SCANJIT_TRY(cuda::prepare(api, kernel->function, source.smem_bytes));
@@ -21,6 +21,7 @@ Result<std::shared_ptr<const LoadedKernel>> load_binary(const cuda::DriverApi& a
   kernel->smem_bytes = source.smem_bytes;
   kernel->binary_id = binary.binary_id;
   kernel->binary_from = binary.from;
+  kernel->nvrtc = binary.nvrtc;
   return std::shared_ptr<const LoadedKernel>(std::move(kernel));
 }
 
@@ -40,17 +41,20 @@ Result<std::shared_ptr<const LoadedKernel>> KernelLoader::load(const cuda::Drive
                                                                const std::string& arch) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source_id, provider.source_id(source, arch));
   if (auto loaded = find(api, context, source_id)) return loaded;
-  SCANJIT_ASSIGN_OR_RETURN(const jit::Binary binary, provider.get(source, arch));
-  Result<std::shared_ptr<const LoadedKernel>> loaded = load_binary(api, binary, source);
-  if (!loaded.ok() && loaded.status().code() == ErrorCode::kUnsupported &&
-      binary.from != "compiled") {
-    // A stored cubin that this driver cannot take is a miss.
-    SCANJIT_ASSIGN_OR_RETURN(const jit::Binary fresh, provider.recompile(source, arch));
-    loaded = load_binary(api, fresh, source);
+  SCANJIT_ASSIGN_OR_RETURN(jit::Binary binary, provider.get(source, arch));
+  Result<cuda::Module> module = cuda::Module::load(api, *binary.cubin);
+  while (!module.ok() && module.status().code() == ErrorCode::kUnsupported) {
+    // Machine code that this driver cannot take is a miss, whoever made it; none is tried twice.
+    Result<jit::Binary> other = provider.get_instead(binary, source, arch);
+    if (!other.ok()) return other.status().with_context(module.status().message());
+    binary = std::move(*other);
+    module = cuda::Module::load(api, *binary.cubin);
   }
-  if (!loaded.ok()) return loaded;
+  if (!module.ok()) return module.status();
+  SCANJIT_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedKernel> kernel,
+                           ready_kernel(api, *module, binary, source));
   const std::lock_guard lock(mutex_);
-  return kernels_.emplace(Key{&api, context.id, source_id}, *loaded).first->second;
+  return kernels_.emplace(Key{&api, context.id, source_id}, std::move(kernel)).first->second;
 }
 
 std::shared_ptr<const LoadedKernel> KernelLoader::find(const cuda::DriverApi& api,

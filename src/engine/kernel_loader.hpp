@@ -23,6 +23,7 @@ struct LoadedKernel {
   cuda::FunctionFacts facts;
   std::string binary_id;
   std::string binary_from;  ///< "cache", "pack:DIR", "compiled" or "memory"
+  std::string nvrtc;        ///< version that compiled it
 };
 
 /// Thread-safe.
@@ -32,9 +33,9 @@ class KernelLoader {
   [[nodiscard]] static KernelLoader& process() noexcept;
 
   /// The kernel of `source` in the context, which must be current; loads it if it is not loaded
-  /// yet. A cubin that the driver refuses is compiled anew, once. Errors: as
-  /// jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot give the
-  /// shared memory or threads.
+  /// yet. For a cubin that the driver refuses another is taken, see KernelProvider::get_instead.
+  /// Errors: as jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot
+  /// give the shared memory or threads.
   [[nodiscard]] Result<std::shared_ptr<const LoadedKernel>> load(const cuda::DriverApi& api,
                                                                  const cuda::ContextId& context,
                                                                  jit::KernelProvider& provider,

@@ -16,6 +16,7 @@ namespace {
 // Memory layer: enough for every kernel that a process launches, not for all that a long tuning run
 // compiles. What is in use elsewhere stays alive through its own pointer.
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kFirstPauseMs = 1, kLongestPauseMs = 50;  // between looks at another process
 
 Binary to_binary(StoredBinary stored, std::string from) {
   Binary binary;
@@ -43,7 +44,9 @@ KernelProvider::KernelProvider(const KernelProviderOptions& options, TemplateSto
     : environment_(options.environment),
       templates_(std::move(templates)),
       compiler_(options.compile_jobs),
-      cache_(files, options.cache_dir, options.pack_dirs, options.log) {}
+      cache_(files, options.cache_dir, options.pack_dirs, options.log, options.cache_max_bytes),
+      clock_(*options.clock),
+      process_wait_ms_(options.process_wait_ms) {}
 
 Result<std::unique_ptr<KernelProvider>> KernelProvider::create(const KernelProviderOptions& options,
                                                                os::FileSystem& files) {
@@ -99,32 +102,70 @@ Result<Binary> KernelProvider::get(const KernelSource& kernel, const std::string
   return result;
 }
 
+Result<Binary> KernelProvider::found(BinaryCache::Found&& stored) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.binary_hits;
+  return to_binary(std::move(stored.binary), std::move(stored.from));
+}
+
 Result<Binary> KernelProvider::find_or_compile(const KernelSource& kernel, const std::string& arch,
                                                const std::string& source_id) {
+  BinaryCache::Refused refused;
+  {
+    const std::lock_guard lock(mutex_);
+    refused = refused_;
+  }
   const cuda::NvrtcApi* nvrtc = cuda::loaded_nvrtc();
   const std::string binary_id =
       nvrtc != nullptr ? make_binary_id(source_id, nvrtc->build) : std::string();
-  if (auto found = cache_.find(source_id, binary_id, kernel.entry)) {
+  if (auto stored = cache_.find(source_id, binary_id, kernel.entry, refused))
+    return found(std::move(*stored));
+  const Result<const cuda::NvrtcApi*> loaded = cuda::load_nvrtc(environment_);
+  if (!loaded.ok()) {
     const std::lock_guard lock(mutex_);
-    ++counters_.binary_hits;
-    return to_binary(std::move(found->binary), std::move(found->from));
+    ++counters_.compile_errors;
+    return loaded.status();
   }
-  return compile_and_store(kernel, arch, source_id);
+  if (refused.count(make_binary_id(source_id, (*loaded)->build)) > 0) {
+    return unsupported("the driver refuses the machine code that NVRTC " + (*loaded)->version +
+                       " makes of " + kernel.entry + " for " + arch +
+                       ", and no other NVRTC's is stored: use a newer driver, or name an older "
+                       "NVRTC by SCANJIT_NVRTC_LIBRARY");
+  }
+  return compile_alone(kernel, arch, source_id, **loaded);
+}
+
+// One compilation among processes. The lock only saves work: without one, or when its holder takes
+// too long, or when what was published is seen late, this process compiles as well.
+Result<Binary> KernelProvider::compile_alone(const KernelSource& kernel, const std::string& arch,
+                                             const std::string& source_id,
+                                             const cuda::NvrtcApi& nvrtc) {
+  const std::string binary_id = make_binary_id(source_id, nvrtc.build);
+  const std::int64_t until = clock_.now_ms() + process_wait_ms_;
+  // Held until the binary is published.
+  Result<std::optional<os::FileLock>> claim = cache_.try_claim(binary_id);
+  for (std::int64_t pause = kFirstPauseMs; claim.ok();
+       pause = std::min(2 * pause, kLongestPauseMs)) {
+    // Whoever held it may have just published.
+    if (auto stored = cache_.find_published(source_id, binary_id, kernel.entry))
+      return found(std::move(*stored));
+    if (claim->has_value() || clock_.now_ms() >= until) break;
+    clock_.sleep_ms(pause);
+    claim = cache_.try_claim(binary_id);
+  }
+  return compile_and_store(kernel, arch, source_id, nvrtc);
 }
 
 Result<Binary> KernelProvider::compile_and_store(const KernelSource& kernel,
                                                  const std::string& arch,
-                                                 const std::string& source_id) {
-  Result<CompiledKernel> compiled = [&]() -> Result<CompiledKernel> {
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::NvrtcApi* const nvrtc, cuda::load_nvrtc(environment_));
-    return compiler_.compile(*nvrtc, templates_, kernel, arch);
-  }();
+                                                 const std::string& source_id,
+                                                 const cuda::NvrtcApi& nvrtc) {
+  Result<CompiledKernel> compiled = compiler_.compile(nvrtc, templates_, kernel, arch);
   {
     const std::lock_guard lock(mutex_);
     ++(compiled.ok() ? counters_.compiles : counters_.compile_errors);
   }
   if (!compiled.ok()) return compiled.status();
-  const cuda::NvrtcApi& nvrtc = *cuda::loaded_nvrtc();
   StoredBinary stored;
   stored.source_id = source_id;
   stored.binary_id = make_binary_id(source_id, nvrtc.build);
@@ -137,12 +178,23 @@ Result<Binary> KernelProvider::compile_and_store(const KernelSource& kernel,
   return to_binary(std::move(stored), "compiled");
 }
 
-Result<Binary> KernelProvider::recompile(const KernelSource& kernel, const std::string& arch) {
-  SCANJIT_ASSIGN_OR_RETURN(const std::string id, source_id(kernel, arch));
-  SCANJIT_ASSIGN_OR_RETURN(Binary binary, compile_and_store(kernel, arch, id));
-  const std::lock_guard lock(mutex_);
-  remember(binary);
-  return binary;
+Result<Binary> KernelProvider::get_instead(const Binary& refused, const KernelSource& kernel,
+                                           const std::string& arch) {
+  {
+    const std::lock_guard lock(mutex_);
+    refused_.insert(refused.binary_id);
+    forget(refused);
+  }
+  return get(kernel, arch);
+}
+
+// With mutex_ held.
+void KernelProvider::forget(const Binary& binary) {
+  const auto known = memory_.find(binary.source_id);
+  if (known == memory_.end() || known->second.binary_id != binary.binary_id) return;
+  memory_bytes_ -= static_cast<std::int64_t>(known->second.cubin->size());
+  memory_.erase(known);
+  memory_order_.erase(std::find(memory_order_.begin(), memory_order_.end(), binary.source_id));
 }
 
 void KernelProvider::remember(const Binary& binary) {

@@ -18,6 +18,7 @@
 #include "jit/compiler.hpp"
 #include "jit/kernel_source.hpp"
 #include "jit/template_store.hpp"
+#include "os/clock.hpp"
 #include "os/file_system.hpp"
 
 namespace scanjit::jit {
@@ -36,9 +37,14 @@ struct Binary {
 
 struct KernelProviderOptions {
   Environment environment;
-  std::string cache_dir;               ///< absolute; "": nothing is written
-  std::vector<std::string> pack_dirs;  ///< read-only, in order of look-up
+  std::string cache_dir;                               ///< absolute; "": nothing is written
+  std::vector<std::string> pack_dirs;                  ///< read-only, in order of look-up
+  std::int64_t cache_max_bytes = BinaryCache::kNoCap;  ///< of compiled kernels in `cache_dir`
   int compile_jobs = 0;  ///< compilations at once; 0: as many as the machine has cores, at most 16
+  /// How long to wait for another process that compiles the same kernel, in milliseconds; then this
+  /// one compiles it as well. Bounded, since that process may have been stopped.
+  std::int64_t process_wait_ms = 10'000;
+  os::Clock* clock = &os::steady_clock();
   Log log;
 };
 
@@ -64,10 +70,12 @@ class KernelProvider {
 
   /// The kernel for `arch` ("sm_90a"). Calls of one source at the same time share one flight. While
   /// NVRTC is loaded, its own binary is wanted, though a pack may give another NVRTC's; otherwise
-  /// any will do, so that NVRTC is neither needed nor loaded where a binary is stored. No lock is
-  /// held while compiling. Errors: kCompileFailed (log in the details), kInvalidArgument, kNotFound
-  /// (template), kUnsupported (no binary and no NVRTC). An error is not remembered: the next call
-  /// tries again.
+  /// any will do, so that NVRTC is neither needed nor loaded where a binary is stored. No lock of
+  /// this process is held while compiling. Of several processes on one cache directory one compiles
+  /// and the others take what it publishes, as long as the directory's file system has locks; what
+  /// was compiled here is given from memory and never read again. Errors: kCompileFailed (log in
+  /// the details), kInvalidArgument, kNotFound (template), kUnsupported (no binary and no NVRTC).
+  /// An error is not remembered: the next call tries again.
   [[nodiscard]] Result<Binary> get(const KernelSource& kernel, const std::string& arch);
 
   /// `get` of each, on as many threads as compile at once. A non-empty `stop` is asked before each
@@ -76,9 +84,12 @@ class KernelProvider {
                                                     const std::string& arch,
                                                     const std::function<bool()>& stop = {});
 
-  /// Compiles now, whatever is stored, and stores the result in its place: for a binary that the
-  /// driver refused.
-  [[nodiscard]] Result<Binary> recompile(const KernelSource& kernel, const std::string& arch);
+  /// Another binary in place of one that the driver refused, which is not given again by this
+  /// provider: another NVRTC's that is stored, else a newly compiled one, unless the NVRTC at hand
+  /// made the refused one, since it would make the same bytes again. Errors: as `get`; kUnsupported
+  /// names the versions that were refused.
+  [[nodiscard]] Result<Binary> get_instead(const Binary& refused, const KernelSource& kernel,
+                                           const std::string& arch);
 
   /// Identity of the kernel's source for `arch`, without finding or compiling it.
   [[nodiscard]] Result<std::string> source_id(const KernelSource& kernel,
@@ -100,19 +111,26 @@ class KernelProvider {
                  os::FileSystem& files);
   Result<Binary> find_or_compile(const KernelSource& kernel, const std::string& arch,
                                  const std::string& source_id);
+  Result<Binary> compile_alone(const KernelSource& kernel, const std::string& arch,
+                               const std::string& source_id, const cuda::NvrtcApi& nvrtc);
   Result<Binary> compile_and_store(const KernelSource& kernel, const std::string& arch,
-                                   const std::string& source_id);
+                                   const std::string& source_id, const cuda::NvrtcApi& nvrtc);
+  Result<Binary> found(BinaryCache::Found&& stored);
   void remember(const Binary& binary);  // with mutex_ held
+  void forget(const Binary& binary);    // with mutex_ held
 
   Environment environment_;
   TemplateStore templates_;
   Compiler compiler_;
   BinaryCache cache_;
+  os::Clock& clock_;
+  std::int64_t process_wait_ms_;
   mutable std::mutex mutex_;                                          // of all below
   std::unordered_map<std::string, std::shared_ptr<Flight>> flights_;  // by source id
   std::unordered_map<std::string, Binary> memory_;                    // by source id
   std::deque<std::string> memory_order_;                              // source ids, oldest first
   std::int64_t memory_bytes_ = 0;                                     // of the cubins
+  BinaryCache::Refused refused_;                                      // binary ids
   Counters counters_;                                                 // but what `cache_` counts
 };
 

@@ -14,12 +14,14 @@ bool is_absolute(const std::string& path) noexcept { return !path.empty() && pat
 
 /// A path that somebody named: taken as it is, or refused with a reason.
 CacheDirectory named(const std::string& path, const std::string& who) {
-  if (path == "none") return {"", who + " asks for no cache directory"};
+  if (path == "none") return {"", who + " asks for no cache directory", true};
   if (!is_absolute(path)) {
-    return {"", who + " is the relative path \"" + path +
-                    "\", which would depend on the working directory: give an absolute one"};
+    return {"",
+            who + " is the relative path \"" + path +
+                "\", which would depend on the working directory: give an absolute one",
+            false};
   }
-  return {path, "from " + who};
+  return {path, "from " + who, true};
 }
 
 }  // namespace
@@ -44,16 +46,18 @@ CacheDirectory choose_cache_directory(const std::string& requested, const Enviro
   if (!environment.scanjit_cache_dir.empty())
     return named(environment.scanjit_cache_dir, "SCANJIT_CACHE_DIR");
   if (is_absolute(environment.xdg_cache_home)) {
-    return {environment.xdg_cache_home + "/scanjit", "from XDG_CACHE_HOME"};
+    return {environment.xdg_cache_home + "/scanjit", "from XDG_CACHE_HOME", true};
   }
-  if (is_absolute(environment.home)) return {environment.home + "/.cache/scanjit", "from HOME"};
+  if (is_absolute(environment.home))
+    return {environment.home + "/.cache/scanjit", "from HOME", true};
   const std::string home = home_of_user();
   if (is_absolute(home))
-    return {home + "/.cache/scanjit", "from the home in the password database"};
+    return {home + "/.cache/scanjit", "from the home in the password database", true};
   return {"",
           "there is no cache directory: SCANJIT_CACHE_DIR, XDG_CACHE_HOME and HOME are not set and "
           "this "
-          "user has no home in the password database; everything is kept in memory"};
+          "user has no home in the password database; everything is kept in memory",
+          false};
 }
 
 }  // namespace scanjit::os

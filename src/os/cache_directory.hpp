@@ -10,8 +10,9 @@
 namespace scanjit::os {
 
 struct CacheDirectory {
-  std::string path;    ///< absolute; "": keep everything in memory
-  std::string reason;  ///< where the path comes from, or why there is none, as a sentence
+  std::string path;       ///< absolute; "": keep everything in memory
+  std::string reason;     ///< where the path comes from, or why there is none, as a sentence
+  bool asked_for = true;  ///< by somebody's word or as usual; false: nothing better was found
   [[nodiscard]] bool memory_only() const noexcept { return path.empty(); }
 };
 

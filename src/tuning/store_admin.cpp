@@ -11,8 +11,6 @@
 namespace scanjit::tuning {
 namespace {
 
-constexpr std::int64_t kTemporaryAge_ns = std::int64_t{3600} * 1'000'000'000;
-
 Result<std::vector<std::string>> names_or_none(os::FileSystem& files,
                                                const std::string& directory) {
   Result<std::vector<std::string>> names = files.list_directory(directory);
@@ -190,7 +188,7 @@ Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string&
     for (const Record& record : incoming.entries) {
       const auto known = present.find(record.key.text());
       if (known != present.end() && outranks(*known->second, record)) continue;
-      SCANJIT_TRY(write_entry(files, directory, incoming.gpu, record));
+      SCANJIT_TRY(write_entry(files, directory, incoming.gpu, record).status());
       ++written;
     }
     if (!widths.width_buckets.empty()) SCANJIT_TRY(write_width_buckets(files, directory, widths));
@@ -202,50 +200,14 @@ Result<std::int64_t> import_into_store(os::FileSystem& files, const std::string&
   });
 }
 
-Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
-                                 std::int64_t max_bytes, std::int64_t now_ns) {
-  return guard([&]() -> Result<GcResult> {
-    struct Entry {
-      std::int64_t modified_ns;
-      std::string path;
-      std::int64_t bytes;
-    };
-    GcResult result;
-    std::vector<Entry> entries;
-    const auto remove = [&](const std::string& path, std::int64_t bytes) -> Status {
-      SCANJIT_TRY(removed_or_gone(files, path));
-      ++result.removed_files;
-      result.removed_bytes += bytes;
-      return {};
-    };
+Result<os::SweepResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
+                                        std::int64_t max_bytes, std::int64_t now_ns) {
+  return guard([&]() -> Result<os::SweepResult> {
+    const Result<os::FileInfo> root = files.link_info(tuned_root(cache_dir));
+    if (root.ok() && root->type == os::FileType::kSymlink) return os::SweepResult();  // not ours
     SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories,
                              gpu_directories(files, cache_dir));
-    for (const std::string& directory : directories) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                               names_or_none(files, directory));
-      for (const std::string& name : names) {
-        const std::string path = os::join_path(directory, name);
-        const Result<os::FileInfo> info = files.link_info(path);
-        if (!info.ok() || info->type != os::FileType::kRegular) continue;
-        const bool abandoned =
-            os::is_temporary_name(name) && now_ns - info->modified_ns > kTemporaryAge_ns;
-        if (is_set_aside_name(name) || abandoned) {
-          SCANJIT_TRY(remove(path, info->size));
-        } else if (is_entry_name(name)) {
-          entries.push_back({info->modified_ns, path, info->size});
-          result.kept_bytes += info->size;
-        }
-      }
-    }
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-      return std::tie(a.modified_ns, a.path) < std::tie(b.modified_ns, b.path);
-    });
-    for (const Entry& entry : entries) {
-      if (max_bytes < 0 || result.kept_bytes <= max_bytes) break;
-      SCANJIT_TRY(remove(entry.path, entry.bytes));
-      result.kept_bytes -= entry.bytes;
-    }
-    return result;
+    return os::sweep_folders(files, directories, store_file_kind, max_bytes, now_ns);
   });
 }
 

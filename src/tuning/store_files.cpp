@@ -20,8 +20,10 @@ bool is_entry_name(const std::string& name) {
   return ends_with(name, ".json") && name != kWidthBucketsName && !os::is_temporary_name(name);
 }
 
-bool is_set_aside_name(const std::string& name) {
-  return name.find(kSetAside) != std::string::npos;
+os::StoreFileKind store_file_kind(const std::string& name) {
+  if (is_entry_name(name)) return os::StoreFileKind::kEntry;
+  return name.find(kSetAside) != std::string::npos ? os::StoreFileKind::kSetAside
+                                                   : os::StoreFileKind::kOther;
 }
 
 Result<TunedFile> read_store_file(os::FileSystem& files, const std::string& path) {
@@ -49,14 +51,15 @@ Result<TunedFile> read_store_file(os::FileSystem& files, const std::string& path
   return file;
 }
 
-Status write_entry(os::FileSystem& files, const std::string& directory, const GpuFacts& gpu,
-                   const Record& record) {
+Result<std::int64_t> write_entry(os::FileSystem& files, const std::string& directory,
+                                 const GpuFacts& gpu, const Record& record) {
   SCANJIT_TRY(files.make_directories(directory));
   TunedFile file;
   file.gpu = gpu;
   file.entries.push_back(record);
-  return files.publish(os::join_path(directory, record.key.file_name()),
-                       to_json(file, Checksum::kWith));
+  const std::string text = to_json(file, Checksum::kWith);
+  SCANJIT_TRY(files.publish(os::join_path(directory, record.key.file_name()), text));
+  return static_cast<std::int64_t>(text.size());
 }
 
 Status write_width_buckets(os::FileSystem& files, const std::string& directory,

@@ -22,6 +22,7 @@ using RecordPtr = std::shared_ptr<const Record>;
 /// The entries of one directory or one shipped file, as far as they were needed.
 struct Layer {
   std::string name;
+  std::string root;       // the cache or pack that it is a part of
   std::string directory;  // "" if nothing of it is on disk
   bool writable = false;
   GpuFacts gpu;
@@ -124,16 +125,22 @@ struct TunedStore::Impl {
       layer->gpu = options.gpu;
       layer->widths.gpu = options.gpu;
       if (!root.empty() && options.files != nullptr) {
+        layer->root = root;
         layer->directory = os::join_path(tuned_root(root), options.gpu.directory());
       }
       directories.push_back(std::move(layer));
     };
     add_directory("cache", options.cache_dir, true);
     for (const std::string& pack : options.pack_dirs) add_directory("pack:" + pack, pack, false);
+    if (!directories.front()->directory.empty()) {
+      cap.emplace(*options.files, directories.front()->directory, store_file_kind,
+                  options.cache_max_bytes);
+    }
   }
 
   StoreOptions options;
   std::vector<std::unique_ptr<Layer>> directories;  // [0] is the cache
+  std::optional<os::FolderCap> cap;                 // of the cache
   std::atomic<bool> sealed{false};
 
   std::once_flag shipped_once;
@@ -150,12 +157,12 @@ struct TunedStore::Impl {
       const std::lock_guard lock(warned_mutex);
       if (!warned.insert(about).second) return;
     }
-    options.warn(message);
+    options.warn(about, message);
   }
 
   void note_bad_file(const Layer& layer, const std::string& path, const Status& status) {
     if (status.code() != ErrorCode::kCorrupt) {
-      warn_once(layer.directory,
+      warn_once("store " + layer.root,
                 "tuned entries of " + layer.name + " cannot be read: " + status.message());
       return;
     }
@@ -165,7 +172,8 @@ struct TunedStore::Impl {
       outcome = set_aside(*options.files, path).ok() ? "it is set aside"
                                                      : "it cannot be set aside and is skipped";
     }
-    warn_once(path, "tuned file " + path + " is damaged (" + status.message() + "); " + outcome);
+    warn_once("corrupt " + layer.directory,
+              "tuned file " + path + " is damaged (" + status.message() + "); " + outcome);
   }
 
   /// Reads one entry's file; nothing if it is missing, damaged or not what its name says.
@@ -215,6 +223,9 @@ struct TunedStore::Impl {
       if (layer.directory.empty() || sealed || layer.asked.count(name) > 0) return nullptr;
     }
     RecordPtr record = read_record_file(layer, name);
+    // The stamp of last use is a convenience for clearing the cache: it may fail.
+    if (record != nullptr && layer.writable)
+      static_cast<void>(options.files->touch(os::join_path(layer.directory, name)));
     const std::lock_guard lock(layer.mutex);
     layer.asked.insert(name);
     if (record != nullptr) layer.records.try_emplace(record->key.text(), record);
@@ -368,14 +379,18 @@ struct TunedStore::Impl {
       ++published;
       return {};
     }
-    Status status = write_entry(*options.files, cache.directory, options.gpu, record);
-    if (status.ok()) {
+    const Result<std::int64_t> bytes =
+        write_entry(*options.files, cache.directory, options.gpu, record);
+    if (bytes.ok()) {
       ++published;
+      cap->wrote(*bytes);
     } else {
       ++publish_errors;
-      warn_once("publish", "tuned entries stay in memory: " + status.message());
+      warn_once("store " + cache.root,
+                "nothing more is stored in " + cache.root +
+                    ", what is tuned stays in memory: " + bytes.status().message());
     }
-    return status;
+    return bytes.status();
   }
 };
 

@@ -16,8 +16,9 @@
 /// Threads: every member of TunedStore may be called from any thread. A key's file is read when the
 /// key is first asked for, a whole directory when its first neighbour is; after that, look-ups
 /// touch no disk. A corrupt file in the cache is set aside as `*.corrupt-<id>`; in a pack it is
-/// skipped. Either is warned of once and counted, and is a miss. Nothing here is ever an error to a
-/// caller that only wants a config.
+/// skipped. Either is counted, warned of once for each directory, and a miss. A file of the cache
+/// is stamped as used when it is read for its own key. Nothing here is ever an error to a caller
+/// that only wants a config.
 
 #include <cstdint>
 #include <functional>
@@ -27,15 +28,12 @@
 #include <string_view>
 #include <vector>
 
+#include "os/folder_sweep.hpp"
 #include "scanjit/engine.hpp"  // PickSource
 #include "scanjit/result.hpp"
 #include "tuning/config_space.hpp"
 #include "tuning/record.hpp"
 #include "tuning/shape_key.hpp"
-
-namespace scanjit::os {
-class FileSystem;
-}
 
 namespace scanjit::tuning {
 
@@ -51,8 +49,11 @@ struct StoreOptions {
   std::vector<std::string> pack_dirs;
   std::vector<ShippedText> shipped;
   GpuFacts gpu;
-  Toolchain toolchain;  ///< of this process; an empty field is not compared
-  std::function<void(const std::string&)> warn;  ///< may be empty; called without a lock held
+  Toolchain toolchain;                ///< of this process; an empty field is not compared
+  std::int64_t cache_max_bytes = -1;  ///< of this GPU's entries in the cache; negative: no cap
+  /// A warning, and what it is about; of one subject once. May be empty; called without a lock
+  /// held.
+  std::function<void(const std::string& about, const std::string& text)> warn;
 };
 
 /// What a look-up found.
@@ -91,9 +92,9 @@ class TunedStore {
   /// for waiters on another process that is tuning this key.
   void forget(const ShapeKey& key);
 
-  /// Puts an entry into memory, then on disk. A partial entry does not replace a whole one of this
-  /// toolchain. Errors: kInvalidArgument (a record that fails `check`), kIoError (the disk; the
-  /// entry serves from memory all the same).
+  /// Puts an entry into memory, then on disk, where above the cap those go that were used longest
+  /// ago. A partial entry does not replace a whole one of this toolchain. Errors: kInvalidArgument
+  /// (a record that fails `check`), kIoError (the disk; the entry serves from memory all the same).
   [[nodiscard]] Status publish(const Record& record);
 
   /// From here on nothing reads or writes a file: what is in memory serves.
@@ -147,15 +148,11 @@ struct StoreItem {
                                                      const std::string& cache_dir,
                                                      const TunedFile& file);
 
-struct GcResult {
-  std::int64_t removed_files = 0;
-  std::int64_t removed_bytes = 0;
-  std::int64_t kept_bytes = 0;
-};
 /// Removes files set aside as corrupt and temporaries left by a crash (older than an hour at
-/// `now_ns`, nanoseconds since 1970), then the entries with the oldest modification time until at
-/// most `max_bytes` remain (negative: no cap). Errors: kIoError.
-[[nodiscard]] Result<GcResult> collect_garbage(os::FileSystem& files, const std::string& cache_dir,
-                                               std::int64_t max_bytes, std::int64_t now_ns);
+/// `now_ns`, nanoseconds since 1970), then the entries unused longest until at most `max_bytes` of
+/// them remain (negative: no cap). Errors: kIoError.
+[[nodiscard]] Result<os::SweepResult> collect_garbage(os::FileSystem& files,
+                                                      const std::string& cache_dir,
+                                                      std::int64_t max_bytes, std::int64_t now_ns);
 
 }  // namespace scanjit::tuning

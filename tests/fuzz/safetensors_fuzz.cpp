@@ -2,17 +2,11 @@
 // shapes.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 
 #include "io/safetensors.hpp"
+#include "require.hpp"
 
-namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();  // a finding
-}
-
-}  // namespace
+using scanjit::fuzz::require;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace scanjit::io;

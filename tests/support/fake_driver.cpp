@@ -90,6 +90,7 @@ struct FakeDriver::State {
   CUresult broken = CUDA_SUCCESS;
   std::function<double(const FakeLaunch&)> launch_time;
   std::function<void(const FakeLaunch&, const void*)> kernel;
+  std::function<bool(const void*)> refuses;
   std::size_t params_bytes = 0;
   std::vector<FakeLaunch> launches;
   std::map<std::pair<std::string, int>, int> function_attributes;
@@ -575,6 +576,7 @@ void fill_module_calls(DriverApi& api) {
     REFUSE_IF(s.current_health());
     REFUSE_IF(s.unsafe_call());
     if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (s.refuses && s.refuses(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     *module = s.make(s.modules);
     (*module)->context = s.current();
     return CUDA_SUCCESS;
@@ -828,6 +830,10 @@ void FakeDriver::clear_launches() {
   state_->launches.clear();
 }
 
+void FakeDriver::refuse_images(std::function<bool(const void*)> refused) {
+  const std::lock_guard lock(state_->mutex);
+  state_->refuses = std::move(refused);
+}
 void FakeDriver::set_function_attribute(const std::string& kernel, CUfunction_attribute attribute,
                                         int value) {
   const std::lock_guard lock(state_->mutex);

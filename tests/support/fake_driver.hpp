@@ -84,6 +84,10 @@ class FakeDriver {
   void set_function_attribute(const std::string& kernel, cuda::CUfunction_attribute attribute,
                               int value);
 
+  /// From now on machine code for which this holds is refused, as what is of another GPU or too
+  /// new.
+  void refuse_images(std::function<bool(const void* image)> refused);
+
   // What is left.
 
   [[nodiscard]] FakeLive live() const;

@@ -5,8 +5,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <set>
+#include <sstream>
 #include <thread>
 
+#include "core/hash.hpp"
 #include "fixture.hpp"
 #include "os/posix_file_system.hpp"
 #include "support/catch.hpp"
@@ -26,6 +30,7 @@ std::unique_ptr<KernelProvider> provider_at(const std::string& cache,
   options.cache_dir = cache;
   options.pack_dirs = packs;
   options.compile_jobs = jobs;
+  options.process_wait_ms = 600'000;  // how fast this machine compiles is not what is tested
   return KernelProvider::create_with(options, fixture_templates(), os::posix_file_system());
 }
 
@@ -165,17 +170,63 @@ TEST_CASE("many kernels come in order, bounded, and stop when asked", "[template
     CHECK(stopped[i].status().code() == ErrorCode::kCancelled);
 }
 
-TEST_CASE("recompiling replaces what is stored", "[templates]") {
+TEST_CASE("a binary that the driver refused is not given again, nor compiled again",
+          "[templates]") {
   if (nvrtc_or_skip() == nullptr) return;
   const TemporaryDirectory folder;
   const auto provider = provider_at(folder.path());
-  REQUIRE(provider->get(scale_kernel(), "sm_90a").ok());
-  const auto fresh = provider->recompile(scale_kernel(), "sm_90a");
-  REQUIRE(fresh.ok());
-  CHECK(fresh->from == "compiled");
-  CHECK(provider->counters().compiles == 2);
-  const auto kept = provider->get(scale_kernel(), "sm_90a");
-  CHECK(kept->cubin == fresh->cubin);
+  const auto refused = provider->get(scale_kernel(), "sm_90a");
+  REQUIRE(refused.ok());
+  for (int i = 0; i < 2; ++i) {
+    const Status status = provider->get_instead(*refused, scale_kernel(), "sm_90a").status();
+    CHECK(status.code() == ErrorCode::kUnsupported);
+    CHECK(status.message().find(*provider->toolchain()) != std::string::npos);
+    CHECK(provider->get(scale_kernel(), "sm_90a").status().code() == ErrorCode::kUnsupported);
+  }
+  CHECK(provider->counters().compiles == 1);
+  CHECK(provider->get(scale_kernel(96), "sm_90a").ok());
+}
+
+// --- among processes ----------------------------------------------------------------------------
+
+TEST_CASE("child: gets two kernels from a cold cache", "[.cold_cache]") {
+  const auto provider = provider_at(variable("SCANJIT_TEST_CACHE"));
+  for (const int bv : {64, 96}) {
+    const auto binary = provider->get(scale_kernel(bv), "sm_90a");
+    INFO(binary.status().to_string());
+    REQUIRE(binary.ok());
+    std::cout << "code " << bv << " " << sha256_hex(*binary->cubin) << "\n";
+  }
+  CHECK(provider->counters().corrupt_files == 0);
+  std::cout << "compiles " << provider->counters().compiles << std::endl;
+}
+
+TEST_CASE("cold processes share what each of them compiles", "[templates][concurrency]") {
+  if (nvrtc_or_skip() == nullptr) return;
+  constexpr int kProcesses = 4;
+  const TemporaryDirectory folder;
+  std::vector<std::thread> threads;
+  std::vector<std::string> outputs(kProcesses);
+  std::atomic<int> passed{0};
+  for (std::string& output : outputs) {
+    threads.emplace_back([&] {
+      passed += run_child("[.cold_cache]", {"SCANJIT_TEST_CACHE=" + folder.path()}, output) ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(passed == kProcesses);
+  std::set<std::string> codes;
+  int compiles = 0;
+  for (const std::string& output : outputs) {
+    std::istringstream lines(output);
+    for (std::string word; lines >> word;) {
+      std::string value;
+      if (word == "compiles" && lines >> value) compiles += std::stoi(value);
+      if (word == "code" && std::getline(lines, value)) codes.insert(value);
+    }
+  }
+  CHECK(codes.size() == 2);
+  CHECK(compiles == 2);
 }
 
 // --- without NVRTC, in a process of its own

@@ -12,6 +12,7 @@ using scanjit::read_environment;
 TEST_CASE("Each variable lands in its own field, and an unset one is empty", "[core]") {
   const std::vector<std::pair<const char*, std::string Environment::*>> fields = {
       {"SCANJIT_CACHE_DIR", &Environment::scanjit_cache_dir},
+      {"SCANJIT_CACHE_MAX_BYTES", &Environment::scanjit_cache_max_bytes},
       {"SCANJIT_CUDA_LIBRARY", &Environment::scanjit_cuda_library},
       {"SCANJIT_NVRTC_LIBRARY", &Environment::scanjit_nvrtc_library},
       {"SCANJIT_TEMPLATE_DIR", &Environment::scanjit_template_dir},

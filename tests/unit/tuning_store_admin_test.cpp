@@ -134,7 +134,7 @@ TEST_CASE("garbage goes: set-aside files, old temporaries, then the oldest entri
   }
   files.put(kDirectory + "/x.json.corrupt-1", "junk");
   const std::int64_t now_ns = std::int64_t{7200} * 1'000'000'000;
-  Result<GcResult> result = collect_garbage(files, "/cache", -1, now_ns);
+  Result<os::SweepResult> result = collect_garbage(files, "/cache", -1, now_ns);
   REQUIRE(result.ok());
   REQUIRE(result->removed_files == 1);
   REQUIRE(result->removed_bytes == 4);

@@ -115,7 +115,7 @@ TEST_CASE("importing and collecting garbage survive the failure of any one call"
     files.fail_call(nth, EIO);
     const Result<std::int64_t> written = import_into_store(
         files, "/cache", TunedFile{samples::h200(), {}, {samples::record(samples::key(), kNew)}});
-    const Result<GcResult> collected = collect_garbage(files, "/cache", -1, 0);
+    const Result<os::SweepResult> collected = collect_garbage(files, "/cache", -1, 0);
     finished = files.calls() - before < nth;
     if (finished)
       REQUIRE((written.ok() && *written == 1 && collected.ok() && collected->removed_files == 1));

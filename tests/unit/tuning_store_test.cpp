@@ -25,7 +25,9 @@ struct Bench {
     options.cache_dir = "/cache";
     options.gpu = samples::h200();
     options.toolchain = samples::toolchain();
-    options.warn = [this](const std::string& line) { warnings.push_back(line); };
+    options.warn = [this](const std::string&, const std::string& line) {
+      warnings.push_back(line);
+    };
     texts.reserve(8);
   }
   void ship(const GpuFacts& gpu, std::vector<Record> entries,

@@ -470,57 +470,35 @@ int run_gc(Session& session, const CacheOptions& options) {
   const std::int64_t now_ns = static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
   // Entries are few and cost measuring; machine code is large and costs a second each. The cap is
   // met by removing machine code first.
-  Result<tuning::GcResult> result = tuning::collect_garbage(files(), *directory, -1, now_ns);
-  if (!result.ok()) return session.fail(result.status());
-  const std::string bin = os::join_path(*directory, "bin");
-  std::vector<std::pair<os::FileInfo, std::string>> binaries;
-  std::int64_t binary_bytes = 0;
-  const auto names = files().list_directory(bin);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    const std::string path = os::join_path(bin, name);
-    const Result<os::FileInfo> info = files().link_info(path);
-    if (!info.ok() || info->type != os::FileType::kRegular) continue;
-    const bool abandoned = os::is_temporary_name(name) &&
-                           now_ns - info->modified_ns > std::int64_t{3600} * 1'000'000'000;
-    if (abandoned || name.find(".corrupt-") != std::string::npos) {
-      if (const Status status = files().remove_file(path); !status.ok())
-        return session.fail(status);
-      ++result->removed_files;
-      result->removed_bytes += info->size;
-    } else if (name.ends_with(".cubin")) {
-      binaries.emplace_back(*info, path);
-      binary_bytes += info->size;
-    }
-  }
-  std::sort(binaries.begin(), binaries.end(), [](const auto& a, const auto& b) {
-    return a.first.modified_ns != b.first.modified_ns ? a.first.modified_ns < b.first.modified_ns
-                                                      : a.second < b.second;
-  });
-  for (const auto& [info, path] : binaries) {
-    if (options.max_bytes < 0 || result->kept_bytes + binary_bytes <= options.max_bytes) break;
-    if (const Status status = files().remove_file(path); !status.ok()) return session.fail(status);
-    ++result->removed_files;
-    result->removed_bytes += info.size;
-    binary_bytes -= info.size;
-  }
-  if (options.max_bytes >= 0 && result->kept_bytes + binary_bytes > options.max_bytes) {
-    const Result<tuning::GcResult> more =
-        tuning::collect_garbage(files(), *directory, options.max_bytes, now_ns);
+  Result<os::SweepResult> tuned = tuning::collect_garbage(files(), *directory, -1, now_ns);
+  if (!tuned.ok()) return session.fail(tuned.status());
+  const std::int64_t cap = options.max_bytes;
+  const std::int64_t left = cap < 0 ? -1 : std::max<std::int64_t>(0, cap - tuned->kept_bytes);
+  const Result<os::SweepResult> bin = os::sweep_folders(files(), {os::join_path(*directory, "bin")},
+                                                        jit::binary_file_kind, left, now_ns);
+  if (!bin.ok()) return session.fail(bin.status());
+  if (cap >= 0 && tuned->kept_bytes + bin->kept_bytes > cap) {
+    const Result<os::SweepResult> more = tuning::collect_garbage(
+        files(), *directory, std::max<std::int64_t>(0, cap - bin->kept_bytes), now_ns);
     if (!more.ok()) return session.fail(more.status());
-    result->removed_files += more->removed_files;
-    result->removed_bytes += more->removed_bytes;
-    result->kept_bytes = more->kept_bytes;
+    tuned->removed_files += more->removed_files;
+    tuned->removed_bytes += more->removed_bytes;
+    tuned->kept_bytes = more->kept_bytes;
   }
-  const std::int64_t kept = result->kept_bytes + binary_bytes;
+  const Result<std::int64_t> locks =
+      os::remove_idle_locks(files(), os::join_path(*directory, "locks"), now_ns);
+  if (!locks.ok()) return session.fail(locks.status());
+  const std::int64_t removed = tuned->removed_files + bin->removed_files + *locks;
+  const std::int64_t removed_bytes = tuned->removed_bytes + bin->removed_bytes;
+  const std::int64_t kept = tuned->kept_bytes + bin->kept_bytes;
   if (session.json) {
     session.print_json("scanjit-cache-gc/1", {{"directory", *directory},
-                                              {"removed_files", result->removed_files},
-                                              {"removed_bytes", result->removed_bytes},
+                                              {"removed_files", removed},
+                                              {"removed_bytes", removed_bytes},
                                               {"kept_bytes", kept}});
   } else {
-    session.out << *directory << ": " << result->removed_files << " files removed ("
-                << byte_text(result->removed_bytes) << "), " << byte_text(kept) << " kept"
-                << std::endl;
+    session.out << *directory << ": " << removed << " files removed (" << byte_text(removed_bytes)
+                << "), " << byte_text(kept) << " kept" << std::endl;
   }
   return kExitOk;
 }
