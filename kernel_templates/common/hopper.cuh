@@ -35,15 +35,21 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// The part of a thread that does not wait for the others.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // Ordinary writes to shared memory before, the copy engine's or the tensor cores' reads after a barrier.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Brings `bytes` (a multiple of 16) from global memory into the L2 cache.
+__device__ __forceinline__ void prefetch_l2(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // --- tensor copies -------------------------------------------------------------------------------
 
-__device__ __forceinline__ void prefetch_map(const void* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 // The box of the map at these coordinates, fastest first. Counted in bytes on `barrier`.
 __device__ __forceinline__ void copy_box(void* shared, const void* map, u64* barrier, int x0, int x1, int x2) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(

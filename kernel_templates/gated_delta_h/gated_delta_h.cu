@@ -565,7 +565,7 @@ __device__ __forceinline__ void gated_delta_h(const gated_delta_h::ScanParams& p
   extern __shared__ __align__(16) unsigned char shared_bytes[];
 
   // Phase 0: which sequence, head and value columns; a bad sequence ends here.
-  const ScanPlace place = locate<Cfg>(p);
+  const ScanPlace place = locate<Cfg>(p, blockIdx.x, threadIdx.x == 0);
   if (place.bad) return;
   ScanBlock<Cfg> block{p, *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes), place.hv, place.hk,
                        place.v0, place.row0, place.tokens, place.chunks, place.chunk0,

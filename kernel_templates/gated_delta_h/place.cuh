@@ -1,4 +1,4 @@
-// What one block of a scan works on, read from lengths and indices that are not trusted.
+// What a block of a scan works on, read from lengths and indices that are not trusted.
 #pragma once
 #include "common/sequences.cuh"
 #include "gated_delta_h/gated_delta_h_params.h"
@@ -16,17 +16,19 @@ struct ScanPlace {
   bool bad;         // nothing of this sequence may be touched
 };
 
-// Blocks of one sequence and value head lie side by side, value tiles fastest. All threads take part.
-// Tells `p.status` what is wrong.
 template <class Cfg>
-__device__ __forceinline__ ScanPlace locate(const gated_delta_h::ScanParams& p) {
-  constexpr int kValueTiles = (Cfg::V + Cfg::BV - 1) / Cfg::BV;
-  const i64 head = blockIdx.x / kValueTiles;
+inline constexpr int kValueTiles = (Cfg::V + Cfg::BV - 1) / Cfg::BV;
+
+// Item `item` of the N * HV * kValueTiles: those of one sequence and value head lie side by side, value tiles fastest.
+// Whole warps take part. With `tell` set `p.status` learns what is wrong.
+template <class Cfg>
+__device__ __forceinline__ ScanPlace locate(const gated_delta_h::ScanParams& p, i64 item, bool tell) {
+  const i64 head = item / kValueTiles<Cfg>;
   const i64 n = head / p.HV;
   ScanPlace place{};
   place.hv = static_cast<int>(head % p.HV);
   place.hk = place.hv / (p.HV / p.H);
-  place.v0 = static_cast<int>(blockIdx.x % kValueTiles) * Cfg::BV;
+  place.v0 = static_cast<int>(item % kValueTiles<Cfg>) * Cfg::BV;
   place.row0 = n * p.T;
   place.tokens = p.T;
   unsigned status = 0;
@@ -52,7 +54,7 @@ __device__ __forceinline__ ScanPlace locate(const gated_delta_h::ScanParams& p) 
     place.ht_slot = load_index<Cfg::POOL_INDEX64>(p.ht_indices, n);
     if (place.ht_slot < -1 || place.ht_slot >= p.ht_slots) status |= gated_delta_h::kStatusHtIndices, place.ht_slot = -1;
   }
-  if (status != 0 && p.status != nullptr && threadIdx.x == 0) atomicOr(p.status, status);
+  if (status != 0 && p.status != nullptr && tell) atomicOr(p.status, status);
   place.bad = (status & gated_delta_h::kStatusLengths) != 0;
   return place;
 }

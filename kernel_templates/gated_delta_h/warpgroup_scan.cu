@@ -1,13 +1,14 @@
 // The gated-delta state scan of gated_delta_h.cu, bit for bit, by warpgroups of Hopper.
 //
 // tensors   as gated_delta_h.cu; w, k, u, h and v_new through tensor maps
-// grid      as gated_delta_h.cu
+// grid      x = any number of blocks; each takes every gridDim.x-th item, the items being gated_delta_h.cu's blocks
 // block     BV/64 computing warpgroups, each with 64 value columns of S, held transposed (S^T: value rows x key
-//           columns) in f32 accumulators for the whole sequence; and a warpgroup of helpers: one warp asks for w, k and
+//           columns) in f32 accumulators for a whole item; and a warpgroup of helpers: one warp asks for w, k and
 //           u, one turns gates into factors, one stores h, one v_new.
 // pipeline  Rings of kAhead chunks: STAGES slabs of BK key columns of w and of k, and as many chunks of u and of factors.
 //           v'^T = S^T.w^T of a chunk begins before the last slab of k^T.v'' of the chunk before has ended: the
-//           first slab of S is rounded while the tensor cores work on the next.
+//           first slab of S is rounded while the tensor cores work on the next. The rings run on from one item to the
+//           next, so that the next item's first chunks and state are on their way while the last ones are in work.
 // barriers  Every tile has a barrier "full" (written; for copies: its bytes have landed) and one "empty" (read). No two
 //           computing warps wait for each other but through the tensor cores.
 //             tile          written by         read by               empty when
@@ -36,8 +37,9 @@ struct WarpgroupScanTraits {
   static constexpr int kGroups = BV / 64;  // computing warpgroups
   static_assert(WARPS == 4 * kGroups + 4, "WARPS must be BV/16 and the four helpers");
   static constexpr int kThreads = WARPS * 32;
-  // Of a thread: together no more than the launch bounds leave, two blocks a multiprocessor with one group.
-  static constexpr int kComputeRegisters = kGroups == 1 ? 192 : 216, kHelperRegisters = kGroups == 1 ? 64 : 72;
+  // Of a thread: all together are what the launch bounds leave, 128 for two blocks a multiprocessor or 168 for one.
+  static constexpr int kComputeRegisters = (kGroups == 1 ? 160 : 192) + (K == 64 ? 0 : kGroups == 1 ? 32 : 24);
+  static constexpr int kHelperRegisters = kGroups == 1 ? 256 - kComputeRegisters : 504 - 2 * kComputeRegisters;
   static constexpr int kSlabs = K / BK;
   static constexpr int kAhead = STAGES / kSlabs;  // chunks in the rings
   static_assert(STAGES % kSlabs == 0 && kAhead >= 2, "STAGES must hold two whole chunks at least");
@@ -94,14 +96,28 @@ __device__ __forceinline__ int valid_tokens(const ScanPlace& place, int chunk) {
   return left < Cfg::BT ? static_cast<int>(left) : Cfg::BT;
 }
 
-// --- the helpers -----------------------------------------------------------------------------------
-// A slot's "empty" barrier is waited for with the opposite parity: the phase before the first counts as ended.
+// Calls f(place) for each of this block's items that is good.
+template <class Cfg, class F>
+__device__ __forceinline__ void for_each_item(const gated_delta_h::ScanParams& p, bool tell, F f) {
+  if constexpr (Cfg::PACKED) {
+    // One item a block: lengths differ, and the scheduler sees to an even load.
+    const ScanPlace place = locate<Cfg>(p, blockIdx.x, tell);
+    if (!place.bad) f(place);
+  } else {
+    const i64 items = p.N * p.HV * kValueTiles<Cfg>;
+#pragma unroll 1
+    for (i64 item = blockIdx.x; item < items; item += gridDim.x) f(locate<Cfg>(p, item, tell));
+  }
+}
 
-// Asks for w, u and k in the order of use. One thread.
+// --- the helpers: one warp each ----------------------------------------------------------------------
+// An "empty" barrier is waited for with the opposite parity: the phase before the first counts as ended.
+
+// Asks for w, u and k in the order of use.
 template <class Cfg>
-__device__ __forceinline__ void feed(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared,
-                                     const ScanPlace& place) {
+__device__ __forceinline__ void feed(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared) {
   using Traits = WarpgroupScanTraits<Cfg>;
+  const bool first = threadIdx.x % 32 == 0;
   RingPlace<Traits::kAhead> at;
   const auto request = [&](const void* map, int head, unsigned char (&slabs)[Traits::kSlabs][Traits::kSlabBytes], u64& full, u64& empty, int row) {
     wait_for<Cfg>(empty, at.parity ^ 1);
@@ -109,28 +125,35 @@ __device__ __forceinline__ void feed(const gated_delta_h::WarpgroupScanParams& p
 #pragma unroll
     for (int slab = 0; slab < Traits::kSlabs; ++slab) copy_box(slabs[slab], map, &full, 0, row, slab * (Cfg::BK / 64), head);
   };
+  for_each_item<Cfg>(p.scan, false, [&](const ScanPlace& place) {
+    if constexpr (Cfg::HAS_H0 && !Cfg::LAYOUT_VK && Cfg::V == Cfg::BV) {
+      if (first && place.h0_slot >= 0)
+        prefetch_l2(p.scan.h0 + place.h0_slot * p.scan.h0_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V, Cfg::K * Cfg::V * 4);
+    }
 #pragma unroll 1
-  for (int chunk = 0; chunk < place.chunks; ++chunk, at = at.next()) {
-    const int row = static_cast<int>(place.row0) + chunk * Cfg::BT;
-    request(&p.w, place.hv, shared.w[at.slot], shared.w_full[at.slot], shared.w_empty[at.slot], row);
-    u64& full = shared.u_full[at.slot];
-    wait_for<Cfg>(shared.u_empty[at.slot], at.parity ^ 1);
-    barrier_arrive_expect(&full, Traits::kGroups * Traits::kTileBytes);
+    for (int chunk = 0; chunk < place.chunks; ++chunk, at = at.next()) {
+      if (first) {
+        const int row = static_cast<int>(place.row0) + chunk * Cfg::BT;
+        request(&p.w, place.hv, shared.w[at.slot], shared.w_full[at.slot], shared.w_empty[at.slot], row);
+        u64& full = shared.u_full[at.slot];
+        wait_for<Cfg>(shared.u_empty[at.slot], at.parity ^ 1);
+        barrier_arrive_expect(&full, Traits::kGroups * Traits::kTileBytes);
 #pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) copy_box(shared.u[at.slot][group], &p.u, &full, place.v0 + group * 64, row, place.hv);
-    request(&p.k, place.hk, shared.k[at.slot], shared.k_full[at.slot], shared.k_empty[at.slot], row);
-  }
+        for (int group = 0; group < Traits::kGroups; ++group) copy_box(shared.u[at.slot][group], &p.u, &full, place.v0 + group * 64, row, place.hv);
+        request(&p.k, place.hk, shared.k[at.slot], shared.k_full[at.slot], shared.k_empty[at.slot], row);
+      }
+    }
+  });
 }
 
-// Turns the gates of each chunk into factors: of its tokens, of the state, of each key column. One warp; its copies of
-// raw gates run kAhead chunks ahead.
+// Turns the gates of each chunk into factors: of its tokens, of the state, of each key column. Its copies of raw gates run
+// kAhead chunks ahead within an item.
 template <class Cfg>
-__device__ __forceinline__ void make_factors(const gated_delta_h::ScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared,
-                                             const ScanPlace& place) {
+__device__ __forceinline__ void make_factors(const gated_delta_h::ScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared) {
   using Traits = WarpgroupScanTraits<Cfg>;
   constexpr int kAhead = Traits::kAhead;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto request = [&](int chunk, int slot) {
+  const auto request = [&](const ScanPlace& place, int chunk, int slot) {
     if (chunk < place.chunks) {
       const i64 row = place.row0 + static_cast<i64>(chunk) * Cfg::BT;
       const int valid = valid_tokens<Cfg>(place, chunk);
@@ -147,97 +170,112 @@ __device__ __forceinline__ void make_factors(const gated_delta_h::ScanParams& p,
     }
     copy_async_commit();
   };
-#pragma unroll 1
-  for (int chunk = 0; chunk < kAhead; ++chunk) request(chunk, chunk);
   RingPlace<kAhead> at;
+  for_each_item<Cfg>(p, false, [&](const ScanPlace& place) {
+    int slot = at.slot;
 #pragma unroll 1
-  for (int chunk = 0; chunk < place.chunks; ++chunk, at = at.next()) {
-    copy_async_wait<kAhead - 1>();
-    __syncwarp();
-    wait_for<Cfg>(shared.u_empty[at.slot], at.parity ^ 1);
-    if constexpr (Cfg::HAS_G) {
-      const float* g = shared.g.get() + at.slot * Cfg::BT;
-      const float g_last = g[valid_tokens<Cfg>(place, chunk) - 1];
-#pragma unroll
-      for (int i = lane; i < Cfg::BT; i += 32) shared.scale.get()[at.slot * Cfg::BT + i] = exp_gate<Cfg::BASE_E>(g_last - g[i]);
-      if (lane == 0) shared.decay.get()[at.slot * 4] = exp_gate<Cfg::BASE_E>(g_last);
+    for (int chunk = 0; chunk < kAhead; ++chunk) {
+      request(place, chunk, slot);
+      if (++slot == kAhead) slot = 0;
     }
-    if constexpr (Cfg::HAS_GK) {
-#pragma unroll
-      for (int i = lane; i < Cfg::K; i += 32) shared.key_decay.get()[at.slot * Cfg::K + i] = exp_gate<Cfg::BASE_E>(shared.gk.get()[at.slot * Cfg::K + i]);
-    }
-    barrier_arrive(&shared.factors_full[at.slot]);
-    __syncwarp();
-    request(chunk + kAhead, at.slot);
-  }
-}
-
-// Stores the tiles of h. One thread, for which the computing warps' writes must reach the copy engine.
-template <class Cfg>
-__device__ __forceinline__ void store_h(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared,
-                                        const ScanPlace& place) {
-  using Traits = WarpgroupScanTraits<Cfg>;
 #pragma unroll 1
-  for (int chunk = 0; chunk < place.chunks; ++chunk) {
+    for (int chunk = 0; chunk < place.chunks; ++chunk, at = at.next()) {
+      copy_async_wait<kAhead - 1>();
+      __syncwarp();
+      wait_for<Cfg>(shared.u_empty[at.slot], at.parity ^ 1);
+      if constexpr (Cfg::HAS_G) {
+        const float* g = shared.g.get() + at.slot * Cfg::BT;
+        const float g_last = g[valid_tokens<Cfg>(place, chunk) - 1];
 #pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) {
-      wait_for<Cfg>(shared.h_full[group], chunk % 2);
-      fence_async_proxy();
-      const unsigned char* tile = shared.h.get() + group * (Cfg::K * 128);
-      const int v0 = place.v0 + group * 64, place_in_h = static_cast<int>(place.chunk0) + chunk;
-      if (v0 < Cfg::V) {
-        if constexpr (Cfg::LAYOUT_VK) {
-#pragma unroll
-          for (int half = 0; half < Cfg::K / 64; ++half) store_box(&p.h, tile + half * Traits::kTileBytes, half * 64, v0, place.hv, place_in_h);
-        } else {
-          store_box(&p.h, tile, v0, 0, place.hv, place_in_h);
-        }
+        for (int i = lane; i < Cfg::BT; i += 32) shared.scale.get()[at.slot * Cfg::BT + i] = exp_gate<Cfg::BASE_E>(g_last - g[i]);
+        if (lane == 0) shared.decay.get()[at.slot * 4] = exp_gate<Cfg::BASE_E>(g_last);
       }
-      store_box_commit();
+      if constexpr (Cfg::HAS_GK) {
+#pragma unroll
+        for (int i = lane; i < Cfg::K; i += 32) shared.key_decay.get()[at.slot * Cfg::K + i] = exp_gate<Cfg::BASE_E>(shared.gk.get()[at.slot * Cfg::K + i]);
+      }
+      barrier_arrive(&shared.factors_full[at.slot]);
+      __syncwarp();
+      request(place, chunk + kAhead, at.slot);
     }
-    if constexpr (Traits::kGroups == 2) {
-      store_box_wait_read<1>();
-      barrier_arrive(&shared.h_empty[0]);
-    }
-    store_box_wait_read<0>();
-    barrier_arrive(&shared.h_empty[Traits::kGroups - 1]);
-  }
+    // What an item shorter than the ring asked for in vain.
+    copy_async_wait<0>();
+    __syncwarp();
+  });
 }
 
-// Stores the tiles of v_new. One warp; the rows behind a sequence's last token are another sequence's.
+// Stores the tiles of h: one thread, which makes the computing warps' writes visible to the copy engine.
 template <class Cfg>
-__device__ __forceinline__ void store_v_new(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared,
-                                            const ScanPlace& place) {
+__device__ __forceinline__ void store_h(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared) {
+  using Traits = WarpgroupScanTraits<Cfg>;
+  const bool first = threadIdx.x % 32 == 0;
+  u32 parity = 0;
+  for_each_item<Cfg>(p.scan, false, [&](const ScanPlace& place) {
+    if (!first) return;
+#pragma unroll 1
+    for (int chunk = 0; chunk < place.chunks; ++chunk, parity ^= 1) {
+#pragma unroll
+      for (int group = 0; group < Traits::kGroups; ++group) {
+        wait_for<Cfg>(shared.h_full[group], parity);
+        fence_async_proxy();
+        const unsigned char* tile = shared.h.get() + group * (Cfg::K * 128);
+        const int v0 = place.v0 + group * 64, place_in_h = static_cast<int>(place.chunk0) + chunk;
+        if (v0 < Cfg::V) {
+          if constexpr (Cfg::LAYOUT_VK) {
+#pragma unroll
+            for (int half = 0; half < Cfg::K / 64; ++half) store_box(&p.h, tile + half * Traits::kTileBytes, half * 64, v0, place.hv, place_in_h);
+          } else {
+            store_box(&p.h, tile, v0, 0, place.hv, place_in_h);
+          }
+        }
+        store_box_commit();
+      }
+      if constexpr (Traits::kGroups == 2) {
+        store_box_wait_read<1>();
+        barrier_arrive(&shared.h_empty[0]);
+      }
+      store_box_wait_read<0>();
+      barrier_arrive(&shared.h_empty[Traits::kGroups - 1]);
+    }
+  });
+}
+
+// Stores the tiles of v_new. The rows behind a sequence's last token are another sequence's.
+template <class Cfg>
+__device__ __forceinline__ void store_v_new(const gated_delta_h::WarpgroupScanParams& p, typename WarpgroupScanTraits<Cfg>::SharedStorage& shared) {
   using Traits = WarpgroupScanTraits<Cfg>;
   const int lane = static_cast<int>(threadIdx.x % 32);
+  u32 parity = 0;
+  for_each_item<Cfg>(p.scan, false, [&](const ScanPlace& place) {
 #pragma unroll 1
-  for (int chunk = 0; chunk < place.chunks; ++chunk) {
-    const i64 row = place.row0 + static_cast<i64>(chunk) * Cfg::BT;
-    const int valid = valid_tokens<Cfg>(place, chunk);
+    for (int chunk = 0; chunk < place.chunks; ++chunk, parity ^= 1) {
+      const i64 row = place.row0 + static_cast<i64>(chunk) * Cfg::BT;
+      const int valid = valid_tokens<Cfg>(place, chunk);
 #pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) {
-      wait_for<Cfg>(shared.v_new_full[group], chunk % 2);
-      const unsigned char* tile = shared.v_new.get() + group * Traits::kTileBytes;
-      const int v0 = place.v0 + group * 64;
-      if (valid == Cfg::BT) {
-        fence_async_proxy();
-        if (lane == 0 && v0 < Cfg::V) store_box(&p.v_new, tile, v0, static_cast<int>(row), place.hv);
-      } else if (v0 + lane % 8 * 8 < Cfg::V) {
-        const i64 stride = p.scan.v_new_stride;
-        u16* to = static_cast<u16*>(p.scan.v_new) + row * stride + static_cast<i64>(place.hv) * Cfg::V + v0 + lane % 8 * 8;
-        for (int i = lane / 8; i < valid; i += 4)
-          *reinterpret_cast<uint4*>(to + i * stride) = *reinterpret_cast<const uint4*>(tile + swizzled(i, lane % 8));
+      for (int group = 0; group < Traits::kGroups; ++group) {
+        wait_for<Cfg>(shared.v_new_full[group], parity);
+        const unsigned char* tile = shared.v_new.get() + group * Traits::kTileBytes;
+        const int v0 = place.v0 + group * 64;
+        if (valid == Cfg::BT) {
+          fence_async_proxy();
+          if (lane == 0 && v0 < Cfg::V) store_box(&p.v_new, tile, v0, static_cast<int>(row), place.hv);
+        } else if (v0 + lane % 8 * 8 < Cfg::V) {
+          const i64 stride = p.scan.v_new_stride;
+          u16* to = static_cast<u16*>(p.scan.v_new) + row * stride + static_cast<i64>(place.hv) * Cfg::V + v0 + lane % 8 * 8;
+          for (int i = lane / 8; i < valid; i += 4)
+            *reinterpret_cast<uint4*>(to + i * stride) = *reinterpret_cast<const uint4*>(tile + swizzled(i, lane % 8));
+        }
+        store_box_commit();
       }
-      store_box_commit();
+      __syncwarp();
+      if constexpr (Traits::kGroups == 2) {
+        store_box_wait_read<1>();
+        if (lane == 0) barrier_arrive(&shared.v_new_empty[0]);
+      }
+      store_box_wait_read<0>();
+      if (lane == 0) barrier_arrive(&shared.v_new_empty[Traits::kGroups - 1]);
     }
-    __syncwarp();
-    if constexpr (Traits::kGroups == 2) {
-      store_box_wait_read<1>();
-      if (lane == 0) barrier_arrive(&shared.v_new_empty[0]);
-    }
-    store_box_wait_read<0>();
-    if (lane == 0) barrier_arrive(&shared.v_new_empty[Traits::kGroups - 1]);
-  }
+  });
 }
 
 // --- one computing warpgroup -------------------------------------------------------------------------
@@ -248,10 +286,11 @@ struct WarpgroupScan {
   static constexpr int kAhead = Traits::kAhead, kSlabs = Traits::kSlabs, kSlabSteps = Cfg::BK / 16, kTokenSteps = Cfg::BT / 16;
 
   typename Traits::SharedStorage& shared;
-  const ScanPlace& place;
   int group;         // which warpgroup
   int warp, lane;    // within it
+  ScanPlace place;       // of the item in hand
   RingPlace<kAhead> at;  // of the chunk in hand
+  u32 stored;            // parity of the chunks before it: the phase of the tiles of h and v_new
 
   float S[kSlabs][Cfg::BK / 2];     // S^T: [slab][8-column tile * 4 + element]
   u32 h[kSlabs][kSlabSteps][4];     // round(S^T), as operand A
@@ -283,6 +322,7 @@ struct WarpgroupScan {
 
   // Begins v^T = S^T.w^T of one slab, key columns ascending. A warp waits at each product with operands in registers
   // until the one before is nearly done, so what else is to be done lies between them.
+  template <bool DECAY>
   __device__ __forceinline__ void begin_dot(int slab, float decay) {
     warpgroup_fence();
 #pragma unroll
@@ -291,7 +331,7 @@ struct WarpgroupScan {
       if (slab == 0 && step == 0) warpgroup_mma<Cfg::DTYPE, false, false>(v, h[slab][step], w);
       else warpgroup_mma<Cfg::DTYPE, true, false>(v, h[slab][step], w);
       write_h(slab, step);
-      decay_state(slab, step, decay);
+      if constexpr (DECAY) decay_state(slab, step, decay);
       const int last = step - (kSlabSteps - kTokenSteps);
       if (slab == kSlabs - 1 && last >= 0) read_u(last);
     }
@@ -401,18 +441,18 @@ struct WarpgroupScan {
         for (int half = 0; half < Cfg::BK / 64; ++half)
           *reinterpret_cast<uint4*>(shared.k[at.slot][slab] + half * Traits::kTileBytes + i * 16) = uint4{0, 0, 0, 0};
     fence_async_proxy();
-    named_barrier(1 + group, 128);
+    named_barrier(2 + group, 128);
   }
 
   // All that dot() needs of a chunk. The compiler allows no branch between products that are under way together, so this
   // comes before them.
-  __device__ __forceinline__ float wait_before_dot(int chunk, RingPlace<kAhead> of) {
-    wait_for<Cfg>(shared.w_full[of.slot], of.parity);
-    wait_for<Cfg>(shared.u_full[of.slot], of.parity);
-    if constexpr (Traits::kGates) wait_for<Cfg>(shared.factors_full[of.slot], of.parity);
-    if constexpr (Cfg::HAS_H) wait_for<Cfg>(shared.h_empty[group], chunk % 2 ^ 1);
+  __device__ __forceinline__ float wait_before_dot() {
+    wait_for<Cfg>(shared.w_full[at.slot], at.parity);
+    wait_for<Cfg>(shared.u_full[at.slot], at.parity);
+    if constexpr (Traits::kGates) wait_for<Cfg>(shared.factors_full[at.slot], at.parity);
+    if constexpr (Cfg::HAS_H) wait_for<Cfg>(shared.h_empty[group], stored ^ 1);
     float decay = 1;
-    if constexpr (Cfg::HAS_G) decay = shared.decay.get()[of.slot * 4];
+    if constexpr (Cfg::HAS_G) decay = shared.decay.get()[at.slot * 4];
     return decay;
   }
 
@@ -422,7 +462,12 @@ struct WarpgroupScan {
   __device__ __forceinline__ void dot(float decay) {
     if constexpr (!AFTER_UPDATE) {
 #pragma unroll
-      for (int slab = 0; slab < kSlabs; ++slab) round_state(slab);
+      for (int slab = 0; slab < kSlabs; ++slab) {
+        round_state(slab);
+        // Here and now: later the compiler would wait for each product before it touched S.
+#pragma unroll
+        for (int step = 0; step < kSlabSteps; ++step) decay_state(slab, step, decay);
+      }
     }
 #pragma unroll
     for (int slab = 0; slab < kSlabs; ++slab) {
@@ -431,7 +476,7 @@ struct WarpgroupScan {
         hold(S[slab]);
         round_state(slab);
       }
-      begin_dot(slab, decay);
+      begin_dot<AFTER_UPDATE>(slab, decay);
     }
     if constexpr (AFTER_UPDATE) arrive(shared.k_empty[at.slot == 0 ? kAhead - 1 : at.slot - 1]);
     if constexpr (Cfg::HAS_H) arrive(shared.h_full[group]);
@@ -441,36 +486,33 @@ struct WarpgroupScan {
     arrive(shared.w_empty[at.slot]);
   }
 
-  // v'' and, while S^T += v''^T.k is under way, v_new. Only the last chunk may have fewer tokens. Returns the next chunk's
-  // decay.
+  // v'' and, while S^T += v''^T.k is under way, v_new. Only the last chunk may have fewer tokens.
   template <bool LAST>
-  __device__ __forceinline__ float update(int chunk, int valid) {
+  __device__ __forceinline__ void update(int valid) {
     new_values<LAST>(valid);
     wait_for<Cfg>(shared.k_full[at.slot], at.parity);
-    if constexpr (Cfg::HAS_V_NEW) wait_for<Cfg>(shared.v_new_empty[group], chunk % 2 ^ 1);
+    if constexpr (Cfg::HAS_V_NEW) wait_for<Cfg>(shared.v_new_empty[group], stored ^ 1);
     if (LAST && valid < Cfg::BT) clear_k(valid);
 #pragma unroll
     for (int slab = 0; slab < kSlabs; ++slab) begin_update(slab);
     if constexpr (Cfg::HAS_V_NEW) arrive(shared.v_new_full[group]);
     arrive(shared.u_empty[at.slot]);
     at = at.next();
-    if constexpr (LAST) return 0;
-    else return wait_before_dot(chunk + 1, at);
+    stored ^= 1;
   }
 
   __device__ __forceinline__ void run() {
-    float decay = wait_before_dot(0, at);
-    dot<false>(decay);
-    const int last = place.chunks - 1;
+    dot<false>(wait_before_dot());
 #pragma unroll 1
-    for (int chunk = 0; chunk < last; ++chunk) {
-      decay = update<false>(chunk, Cfg::BT);
-      dot<true>(decay);
+    for (int chunk = 1; chunk < place.chunks; ++chunk) {
+      update<false>(Cfg::BT);
+      dot<true>(wait_before_dot());
     }
-    update<true>(last, valid_tokens<Cfg>(place, last));
+    update<true>(valid_tokens<Cfg>(place, place.chunks - 1));
     warpgroup_wait<0>();
 #pragma unroll
     for (int slab = 0; slab < kSlabs; ++slab) hold(S[slab]);
+    arrive(shared.k_empty[at.slot == 0 ? kAhead - 1 : at.slot - 1]);
   }
 };
 
@@ -480,59 +522,58 @@ __device__ __forceinline__ void warpgroup_scan(const gated_delta_h::WarpgroupSca
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<typename Traits::SharedStorage*>(shared_bytes);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  constexpr int kComputeWarps = 4 * Traits::kGroups;
-
-  // Phase 0: which sequence, head and value columns; a bad sequence ends here.
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Traits::kAhead; ++i) {
-      for (u64* full : {&shared.w_full[i], &shared.k_full[i], &shared.u_full[i]}) barrier_init(full, 1);
-      for (u64* empty : {&shared.w_empty[i], &shared.k_empty[i], &shared.u_empty[i]}) barrier_init(empty, kComputeWarps);
-      barrier_init(&shared.factors_full[i], 32);
-    }
-    for (int i = 0; i < Traits::kGroups; ++i) {
-      for (u64* full : {&shared.h_full[i], &shared.v_new_full[i]}) barrier_init(full, 4);
-      for (u64* empty : {&shared.h_empty[i], &shared.v_new_empty[i]}) barrier_init(empty, 1);
-    }
-    barrier_init_fence();
-  }
-  const ScanPlace place = locate<Cfg>(p.scan);
-  if (place.bad) return;
-  __syncthreads();
+  constexpr int kComputeWarps = 4 * Traits::kGroups, kStart = 1;
 
   if (warp >= kComputeWarps) {
-    give_registers<Traits::kHelperRegisters>();
-    if (warp == kComputeWarps) {
-      if (lane == 0) feed<Cfg>(p, shared, place);
-    } else if (warp == kComputeWarps + 1) {
-      if constexpr (Traits::kGates) make_factors<Cfg>(p.scan, shared, place);
-    } else if (warp == kComputeWarps + 2) {
-      if (Cfg::HAS_H && lane == 0) store_h<Cfg>(p, shared, place);
+    const int helper = warp - kComputeWarps;
+    if (helper == 0) {
+      if (lane == 0) {
+        for (int i = 0; i < Traits::kAhead; ++i) {
+          for (u64* full : {&shared.w_full[i], &shared.k_full[i], &shared.u_full[i]}) barrier_init(full, 1);
+          for (u64* empty : {&shared.w_empty[i], &shared.k_empty[i], &shared.u_empty[i]}) barrier_init(empty, kComputeWarps);
+          barrier_init(&shared.factors_full[i], 32);
+        }
+        for (int i = 0; i < Traits::kGroups; ++i) {
+          for (u64* full : {&shared.h_full[i], &shared.v_new_full[i]}) barrier_init(full, 4);
+          for (u64* empty : {&shared.h_empty[i], &shared.v_new_empty[i]}) barrier_init(empty, 1);
+        }
+        barrier_init_fence();
+        fence_async_proxy();
+      }
+      __syncwarp();
+      named_barrier_arrive(kStart, Traits::kThreads);
     } else {
-      if constexpr (Cfg::HAS_V_NEW) store_v_new<Cfg>(p, shared, place);
+      named_barrier(kStart, Traits::kThreads);
     }
+    give_registers<Traits::kHelperRegisters>();
+    if (helper == 0) feed<Cfg>(p, shared);
+    if (helper == 1 && Traits::kGates) make_factors<Cfg>(p.scan, shared);
+    if (helper == 2 && Cfg::HAS_H) store_h<Cfg>(p, shared);
+    if (helper == 3 && Cfg::HAS_V_NEW) store_v_new<Cfg>(p, shared);
     return;
   }
+  named_barrier(kStart, Traits::kThreads);
   take_registers<Traits::kComputeRegisters>();
 
-  // Phase 1: the initial state.
   const auto& scan = p.scan;
-  WarpgroupScan<Cfg> mine{shared, place, warp / 4, warp % 4, lane};
-  if constexpr (Cfg::HAS_H0) {
-    if (place.h0_slot >= 0) {
-      const float* h0 = scan.h0 + place.h0_slot * scan.h0_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V;
-      mine.for_each_state([&](float& s, i64 offset) { s = h0[offset]; });
+  WarpgroupScan<Cfg> mine{shared, warp / 4, warp % 4, lane};
+  for_each_item<Cfg>(scan, threadIdx.x == 0, [&](const ScanPlace& place) {
+    mine.place = place;
+    mine.for_each_state([&](float& s, i64) { s = 0; });
+    if constexpr (Cfg::HAS_H0) {
+      if (place.h0_slot >= 0) {
+        const float* h0 = scan.h0 + place.h0_slot * scan.h0_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V;
+        mine.for_each_state([&](float& s, i64 offset) { s = h0[offset]; });
+      }
     }
-  }
-  // Phase 2: the chunks in order.
-  if (place.chunks > 0) mine.run();
-
-  // Phase 3: the final state.
-  if constexpr (Cfg::HAS_HT) {
-    if (place.ht_slot >= 0) {
-      float* ht = scan.ht + place.ht_slot * scan.ht_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V;
-      mine.for_each_state([&](float& s, i64 offset) { ht[offset] = s; });
+    if (place.chunks > 0) mine.run();
+    if constexpr (Cfg::HAS_HT) {
+      if (place.ht_slot >= 0) {
+        float* ht = scan.ht + place.ht_slot * scan.ht_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V;
+        mine.for_each_state([&](float& s, i64 offset) { ht[offset] = s; });
+      }
     }
-  }
+  });
 }
 
 }  // namespace scanjit::dev

@@ -157,6 +157,23 @@ TEST_CASE("tensor maps cover the tensors that the copies read and write", "[ops]
   }
 }
 
+TEST_CASE("dense sequences of one chunk share out among the blocks that run at once", "[ops]") {
+  const Config narrow{64, 64, 4, 8}, wide{128, 128, 2, 12}, deep{64, 64, 6, 8},
+      general{64, 64, 2, 4};
+  const auto grid = [](const GatedDeltaHProblem& problem, const Config& config) {
+    const auto op = made(problem);
+    REQUIRE(op->legal(config, h200()).ok());
+    return op->stages(config, h200()).back().grid;
+  };
+  CHECK(grid(layer(1, 64), narrow) == 64);
+  CHECK(grid(layer(16, 64), narrow) == 2 * 132);
+  CHECK(grid(layer(16, 64), deep) == 132);
+  CHECK(grid(layer(16, 64), wide) == 132);
+  CHECK(grid(layer(16, 65), wide) == 16 * 32);
+  CHECK(grid(layer(16, 64), general) == 16 * 32 * 2);
+  CHECK(grid(packed_layer(16, 16), wide) == 16 * 32);
+}
+
 TEST_CASE("the prefix stage runs for many packed sequences with h and no offsets given", "[ops]") {
   const Config config{64, 64, 2, 4};
   CHECK(made(packed_layer(64, 8192))->stages(config, h200()).size() == 1);
