@@ -283,8 +283,10 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
   struct WarpgroupRow {
     int bv, bk, chunks_ahead;
   };
-  const WarpgroupRow by_width = 2 * halves <= sms            ? WarpgroupRow{64, 128, 4}
-                                : halves <= sms              ? WarpgroupRow{64, 64, 3}
+  const WarpgroupRow by_width = 2 * halves <= sms ? WarpgroupRow{64, 128, 4}
+                                : halves <= sms   ? WarpgroupRow{64, 64, 3}
+                                : !problem_.packed && problem_.T <= problem_.BT
+                                    ? WarpgroupRow{64, 64, 2}
                                 : heads <= sms && chunks > 8 ? WarpgroupRow{64, 64, 3}
                                                              : WarpgroupRow{128, 128, 2};
   const int ahead = chunks > 1 ? by_width.chunks_ahead : 2;
