@@ -44,54 +44,40 @@ std::string only_entry(os::MemoryFileSystem& files, const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("a binary damaged anywhere is set aside and compiled anew in the same call", "[damage]") {
+TEST_CASE("a binary damaged anywhere is compiled anew in the same call, with one warning",
+          "[damage]") {
   const FakeNvrtc nvrtc;
   const std::string right = expected_code(1);
-  os::MemoryFileSystem origin;
-  REQUIRE(provider_on(origin, "/cache")->get(numbered_kernel(1), "sm_90a").ok());
-  const std::string path = only_entry(origin, "/cache/bin");
-  const std::string good = *origin.read_file(path, 1 << 20);
-  int failures = 0;
-  const int trials = for_each_damage(good, 1, [&](const std::string& bad) {
-    os::MemoryFileSystem files;
-    files.put(path, bad);
-    Warnings warnings;
-    const auto provider = provider_on(files, "/cache", {},
-                                      [&](jit::KernelProviderOptions& o) { o.log = warnings.log; });
-    const auto binary = provider->get(numbered_kernel(1), "sm_90a");
-    bool fine = binary.ok() && binary->from == "compiled" && code_of(*binary) == right;
-    fine = fine && provider->counters().corrupt_files == 1 && warnings.count == 1;
-    fine = fine && *files.read_file(path, 1 << 20) == good;
-    const auto names = files.list_directory("/cache/bin");
-    fine = fine && names->size() == 2 && (*names)[1].find(".cubin.corrupt-") != std::string::npos;
-    failures += fine ? 0 : 1;
-  });
-  CHECK(failures == 0);
-  report_count("a stored binary changed or cut at every byte, cache", trials, failures);
-}
-
-TEST_CASE("a binary damaged anywhere in a pack is a miss and one warning", "[damage]") {
-  const FakeNvrtc nvrtc;
-  const std::string right = expected_code(1);
-  os::MemoryFileSystem origin;
-  REQUIRE(provider_on(origin, "/pack")->get(numbered_kernel(1), "sm_90a").ok());
-  const std::string path = only_entry(origin, "/pack/bin");
-  const std::string good = *origin.read_file(path, 1 << 20);
-  int failures = 0;
-  const int trials = for_each_damage(good, 1, [&](const std::string& bad) {
-    os::MemoryFileSystem files;
-    files.put(path, bad);
-    Warnings warnings;
-    const auto provider = provider_on(files, "", {"/pack"},
-                                      [&](jit::KernelProviderOptions& o) { o.log = warnings.log; });
-    const auto binary = provider->get(numbered_kernel(1), "sm_90a");
-    bool fine = binary.ok() && binary->from == "compiled" && code_of(*binary) == right;
-    fine = fine && provider->counters().corrupt_files >= 1 && warnings.count == 1;
-    fine = fine && *files.read_file(path, 1 << 20) == bad;
-    failures += fine ? 0 : 1;
-  });
-  CHECK(failures == 0);
-  report_count("a stored binary changed or cut at every byte, pack", trials, failures);
+  for (const bool in_pack : {false, true}) {
+    const std::string root = in_pack ? "/pack" : "/cache";
+    os::MemoryFileSystem origin;
+    REQUIRE(provider_on(origin, root)->get(numbered_kernel(1), "sm_90a").ok());
+    const std::string path = only_entry(origin, root + "/bin");
+    const std::string good = *origin.read_file(path, 1 << 20);
+    int failures = 0;
+    const int trials = for_each_damage(good, 1, [&](const std::string& bad) {
+      os::MemoryFileSystem files;
+      files.put(path, bad);
+      Warnings warnings;
+      std::vector<std::string> packs;
+      if (in_pack) packs.push_back(root);
+      const auto provider =
+          provider_on(files, in_pack ? "" : root, packs,
+                      [&](jit::KernelProviderOptions& o) { o.log = warnings.log; });
+      const auto binary = provider->get(numbered_kernel(1), "sm_90a");
+      bool fine = binary.ok() && binary->from == "compiled" && code_of(*binary) == right;
+      fine = fine && provider->counters().corrupt_files >= 1 && warnings.count == 1;
+      // Set aside and replaced in a cache, left alone in a pack.
+      fine = fine && *files.read_file(path, 1 << 20) == (in_pack ? bad : good);
+      const auto names = files.list_directory(root + "/bin");
+      fine = fine && names->size() == (in_pack ? 1 : 2);
+      fine = fine && (in_pack || (*names)[1].find(".cubin.corrupt-") != std::string::npos);
+      failures += fine ? 0 : 1;
+    });
+    CHECK(failures == 0);
+    report_count("a stored binary changed or cut at every byte, " + root.substr(1), trials,
+                 failures);
+  }
 }
 
 TEST_CASE("a tuned entry damaged anywhere is a miss or as it was, and is published anew",

@@ -44,6 +44,25 @@ struct Serving : EngineWorld {
     environment = fake_nvrtc_environment();
     options.tune_mode = TuneMode::kOff;
   }
+
+  /// With binaries of these versions in `directory` and a driver that refuses the one of `refused`,
+  /// a plan's kernel was made by `maker`, after so many compilations.
+  void check_maker(const std::string& directory, const std::vector<std::string>& versions,
+                   const std::string& refused, const std::string& maker, int compiles) {
+    CurrentContext context(driver);
+    for (const std::string& version : versions) stock_as(*this, directory, problem, version);
+    driver.refuse_images([&](const void* image) { return is_of(image, refused); });
+    engine::KernelLoader kernels;
+    engine::Parts some = parts();
+    some.loader = &kernels;
+    auto engine = engine::create_engine(options, some);
+    const auto plan = engine->plan(problem);
+    INFO(plan.status().to_string());
+    REQUIRE(plan.ok());
+    CHECK(plan->why().binary_nvrtc == maker);
+    CHECK(plan->why().text.find("made by NVRTC " + maker) != std::string::npos);
+    CHECK(engine->stats().compiles == compiles);
+  }
 };
 
 }  // namespace
@@ -105,43 +124,16 @@ TEST_CASE("a pack serves from where it was moved to, NVRTC hidden or another one
 TEST_CASE("of a pack's binaries that of the NVRTC at hand serves, and why() names its maker",
           "[nvrtc]") {
   const FakeNvrtc nvrtc;
-  Serving world;
-  CurrentContext context(world.driver);
-  stock_as(world, "/pack", world.problem, "12.4.1");
-  {
-    auto engine = world.engine();
-    const auto plan = engine->plan(world.problem);
-    REQUIRE(plan.ok());
-    CHECK(plan->why().binary_nvrtc == "12.4.1");
-    CHECK(plan->why().binary_from == "pack:/pack");
-    CHECK(plan->why().text.find("made by NVRTC 12.4.1") != std::string::npos);
-    CHECK(engine->stats().compiles == 0);
-  }
-  stock_as(world, "/pack", world.problem, "13.0.88");
-  stock_as(world, "/pack", world.problem, "13.2.0");
-  engine::KernelLoader loader;
-  engine::Parts parts = world.parts();
-  parts.loader = &loader;
-  auto engine = engine::create_engine(world.options, parts);
-  CHECK(engine->plan(world.problem)->why().binary_nvrtc == "13.0.88");
+  Serving().check_maker("/pack", {"12.4.1"}, "none", "12.4.1", 0);
+  Serving().check_maker("/pack", {"12.4.1", "13.0.88", "13.2.0"}, "none", "13.0.88", 0);
+  Serving().check_maker("/pack", {"12.4.1", "13.2.0"}, "none", "13.2.0", 0);
 }
 
 // --- what the driver refuses --------------------------------------------------------------------
 
 TEST_CASE("child: an older NVRTC's binary serves an older driver, and NVRTC stays unloaded",
           "[.refused_child]") {
-  Serving world;
-  CurrentContext context(world.driver);
-  for (const char* version : {"12.4.1", "13.0.88"})
-    stock_as(world, "/cache", world.problem, version);
-  world.driver.refuse_images([](const void* image) { return is_of(image, "13.0.88"); });
-  auto engine = world.engine();
-  const auto plan = engine->plan(world.problem);
-  INFO(plan.status().to_string());
-  REQUIRE(plan.ok());
-  CHECK(plan->why().binary_nvrtc == "12.4.1");
-  CHECK(plan->why().binary_from == "cache");
-  CHECK(engine->stats().compiles == 0);
+  Serving().check_maker("/cache", {"12.4.1", "13.0.88"}, "13.0.88", "12.4.1", 0);
   CHECK(cuda::loaded_nvrtc() == nullptr);
 }
 
@@ -150,35 +142,14 @@ TEST_CASE("an older NVRTC's binary serves where the driver refuses the newest", 
   const bool passed = run_child("[.refused_child]", {}, output);
   INFO(output);
   CHECK(passed);
-
   // The same while the refused NVRTC is loaded.
   const FakeNvrtc nvrtc;
-  Serving world;
-  CurrentContext context(world.driver);
-  for (const char* version : {"12.4.1", "13.0.88"})
-    stock_as(world, "/cache", world.problem, version);
-  world.driver.refuse_images([](const void* image) { return is_of(image, "13.0.88"); });
-  auto engine = world.engine();
-  const auto plan = engine->plan(world.problem);
-  INFO(plan.status().to_string());
-  REQUIRE(plan.ok());
-  CHECK(plan->why().binary_nvrtc == "12.4.1");
-  CHECK(engine->stats().compiles == 0);
+  Serving().check_maker("/cache", {"12.4.1", "13.0.88"}, "13.0.88", "12.4.1", 0);
 }
 
 TEST_CASE("a stored binary that the driver refuses is compiled anew by another NVRTC", "[nvrtc]") {
   const FakeNvrtc nvrtc;
-  Serving world;
-  CurrentContext context(world.driver);
-  stock_as(world, "/pack", world.problem, "13.2.0");
-  world.driver.refuse_images([](const void* image) { return is_of(image, "13.2.0"); });
-  auto engine = world.engine();
-  const auto plan = engine->plan(world.problem);
-  INFO(plan.status().to_string());
-  REQUIRE(plan.ok());
-  CHECK(plan->why().binary_nvrtc == "13.0.88");
-  CHECK(plan->why().binary_from == "compiled");
-  CHECK(engine->stats().compiles == 1);
+  Serving().check_maker("/pack", {"13.2.0"}, "13.2.0", "13.0.88", 1);
 }
 
 TEST_CASE("what the driver refuses is not compiled again and again", "[nvrtc]") {
