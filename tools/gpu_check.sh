@@ -2,22 +2,24 @@
 # Runs every GPU test, compute-sanitizer and the figures on the GPU of this machine, and writes the receipt
 # that tools/release_check.sh reads. Builds nothing: tests/gpu/README.md says how to carry the programs here.
 #
-#   tools/gpu_check.sh [--quick] [--bin DIR] [--out FILE] [--figures FILE] [--no-figures]
+#   tools/gpu_check.sh [--quick] [--bin DIR] [--out FILE] [--figures FILE] [--seconds N] [--no-figures]
 #
 #   --quick         a tenth of everything, to see that it works; its receipt does not count
 #   --bin DIR       where scanjit_gpu_tests and scanjit_gpu_figures are (default: bin beside tools)
 #   --out FILE      the receipt (default: tests/gpu/receipt.json)
 #   --figures FILE  the figures as a benchmark file as well, such as docs/benchmarks/h200_runtime.json
+#   --seconds N     begin no further figure after so many seconds of figures (default: 200)
 #   --no-figures    leave the figures out
 #
 # Exit 0: all passed; 1: something failed; 3: no GPU here. Missed figures are told, and do not fail.
 set -uo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-bin="$root/bin" out="$root/tests/gpu/receipt.json" figures_out="" quick=false with_figures=true
+bin="$root/bin" out="$root/tests/gpu/receipt.json" figures_out="" quick=false with_figures=true seconds=200
 while [ $# -gt 0 ]; do
   case "$1" in
     --quick) quick=true ;;
+    --seconds) seconds="${2:?--seconds needs a number}" && shift ;;
     --no-figures) with_figures=false ;;
     --bin) bin="${2:?--bin needs a folder}" && shift ;;
     --out) out="${2:?--out needs a file}" && shift ;;
@@ -95,10 +97,10 @@ echo "gpu_check: compute-sanitizer: $sanitizer"
 rows="$work/rows" missed=0 total=0
 touch "$rows"
 if $with_figures; then
-  arguments=(--seconds 200)
+  arguments=(--seconds "$seconds")
   if $quick; then arguments+=(--quick); fi
   if [ -n "$figures_out" ]; then arguments+=(--out "$figures_out"); fi
-  timeout -k 5 280 "$figures" "${arguments[@]}" >"$rows" 2>"$work/figures.log" ||
+  timeout -k 5 $((seconds + 80)) "$figures" "${arguments[@]}" >"$rows" 2>"$work/figures.log" ||
     { status=$?; [ $status -eq 1 ] || echo "gpu_check: the figures ended with status $status: $(tail -n 1 "$work/figures.log")"; }
   total="$(grep -c '^{' "$rows")" missed="$(grep -c '"ok":false' "$rows")"
 fi
