@@ -19,9 +19,9 @@ minutes="${1:-10}"
 cmake --preset fuzz
 cmake --build --preset fuzz
 status=0
-for corpus in tests/fuzz/corpus/*/; do
+for corpus in "$PWD"/tests/fuzz/corpus/*/; do
   name="$(basename "$corpus")"
-  found="build/fuzz/tests/fuzz/$name"
+  found="$PWD/build/fuzz/tests/fuzz/$name"
   echo "fuzz $name for $minutes min"
   "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time=$((minutes * 60)) -print_final_stats=1 \
     -artifact_prefix="$found/" "$found" "$corpus" || status=1

@@ -6,6 +6,7 @@ if(TARGET scanjit_commands)
     cli_files_test.cpp
     cli_gpu_commands_test.cpp
     cli_help_test.cpp
+    cli_hostile_store_test.cpp
     cli_parts_test.cpp
     cli_picture_test.cpp
     cli_tensor_problem_test.cpp)

@@ -364,8 +364,8 @@ int run_verify(Session& session, const CacheOptions& options) {
                        {{"path", subject}, {"checked", checked}, {"damaged", std::move(list)}});
   } else {
     for (const Finding& finding : damaged) {
-      session.out << "DAMAGED  " << finding.path << ": " << printable(finding.status.message())
-                  << '\n';
+      session.out << "DAMAGED  " << printable(finding.path) << ": "
+                  << printable(finding.status.message()) << '\n';
     }
     session.out << subject << ": " << checked << " files checked, " << damaged.size() << " damaged"
                 << std::endl;
