@@ -127,8 +127,9 @@ __device__ __forceinline__ void feed(const gated_delta_h::WarpgroupScanParams& p
   };
   for_each_item<Cfg>(p.scan, false, [&](const ScanPlace& place) {
     if constexpr (Cfg::HAS_H0 && !Cfg::LAYOUT_VK && Cfg::V == Cfg::BV) {
-      if (first && place.h0_slot >= 0)
-        prefetch_l2(p.scan.h0 + place.h0_slot * p.scan.h0_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V, Cfg::K * Cfg::V * 4);
+      const float* h0 = p.scan.h0 + place.h0_slot * p.scan.h0_slot_stride + static_cast<i64>(place.hv) * Cfg::K * Cfg::V;
+      // States need not lie at multiples of 16 bytes; these prefetches must.
+      if (first && place.h0_slot >= 0 && reinterpret_cast<u64>(h0) % 16 == 0) prefetch_l2(h0, Cfg::K * Cfg::V * 4);
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < place.chunks; ++chunk, at = at.next()) {

@@ -39,14 +39,17 @@ Result<AddresslessMap> AddresslessMap::make(const DriverApi& api, const TensorLa
 }
 
 Status AddresslessMap::write(const DriverApi& api, void* address, unsigned char* to) const {
-  if (!address_word_) {
+  // A tensor without elements may be null, and is never looked at.
+  if (!address_word_ && address != nullptr) {
     SCANJIT_ASSIGN_OR_RETURN(const CUtensorMap map, encode(api, layout_, address));
     std::memcpy(to, map.opaque, sizeof(map.opaque));
     return {};
   }
   std::memcpy(to, map_.opaque, sizeof(map_.opaque));
-  const auto word = reinterpret_cast<std::uint64_t>(address);
-  std::memcpy(to + *address_word_ * sizeof(word), &word, sizeof(word));
+  if (address_word_) {
+    const auto word = reinterpret_cast<std::uint64_t>(address);
+    std::memcpy(to + *address_word_ * sizeof(word), &word, sizeof(word));
+  }
   return {};
 }
 

@@ -58,6 +58,8 @@ constexpr double kWarpgroupChainClocks = 1700;
 
 // A coordinate of a tensor map is a 32-bit number.
 constexpr std::int64_t kMaxCoordinate = std::numeric_limits<int>::max() - 256;
+// And a stride less than 2^40 bytes: elements.
+constexpr std::int64_t kMaxMapStride = std::int64_t{1} << 39;
 
 Status illegal(const Config& config, const std::string& why) {
   return unsupported("config " + to_string(config) + ": " + why);
@@ -353,6 +355,8 @@ bool GatedDeltaH::by_warpgroups(const Config& config, const DeviceLimits& limits
   const bool block = config.bv % 64 == 0 && config.warps == config.bv / 16 + 4 &&
                      config.bk % 64 == 0 && p.K % config.bk == 0;
   if (!shape || !block) return false;
+  const std::int64_t longest = std::max({p.k_stride, p.w_stride, p.u_stride, p.v_new_stride});
+  if (longest >= kMaxMapStride || p.HV >= kMaxMapStride / (p.K * p.V)) return false;
   const int slabs = static_cast<int>(p.K) / config.bk;
   return config.stages % slabs == 0 && config.stages / slabs >= 2;
 }

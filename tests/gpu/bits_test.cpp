@@ -47,11 +47,11 @@ reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p,
   return must(reference::generate(p, generator));
 }
 
-/// A few configs: the engine's own, and legal ones from both ends and the middle of the space.
+/// A few configs: the engine's own, and some of every kernel.
 std::vector<std::optional<Config>> some_configs(Gpu& gpu, const GatedDeltaHProblem& p) {
-  const std::vector<Config> legal = must(legal_configs(gpu, p));
-  must(compile_all(gpu, p, legal));
-  return {std::nullopt, legal.front(), legal[legal.size() / 2], legal.back()};
+  std::vector<std::optional<Config>> configs = {std::nullopt};
+  for (const Config& config : must(varied_configs(gpu, p))) configs.emplace_back(config);
+  return configs;
 }
 
 std::int64_t compared_sequences = 0;
@@ -69,6 +69,63 @@ void check_same(const std::string& what, const std::vector<SequenceBits>& wanted
 }
 
 }  // namespace
+
+TEST_CASE("Sequences of one chunk that blocks take in turn have the bits of any other config",
+          "[gpu][bits_turns]") {
+  SCANJIT_TEST_GPU(gpu);
+  std::int64_t runs = 0;
+  for (const std::int64_t T : {1, 63, 64}) {
+    for (const bool odd : {false, true}) {
+      GatedDeltaHProblem p;
+      p.B = 400;  // more items than a GPU runs at once
+      p.T = T;
+      p.H = 1;
+      p.HV = 2;
+      p.V = odd ? 72 : 128;
+      p.has_gk = odd;
+      if (odd) p.H = p.HV;
+      if (odd) p.layout = StateLayout::kVK;
+      p.has_g = p.has_h0 = p.has_h = p.has_v_new = p.has_ht = true;
+      const reference::GatedDeltaHInputs inputs = inputs_of(p, {});
+      const std::vector<Config> configs = must(varied_configs(gpu, p));
+      RunOptions options;
+      options.config = configs.front();
+      const RunResult wanted = must(run(gpu, inputs, options));
+      for (const Config& config : configs) {
+        options.config = config;
+        const RunResult got = must(run(gpu, inputs, options));
+        INFO("T " << T << " V " << p.V << " " << to_string(config) << ": "
+                  << bit_difference(wanted, got) << got.damage);
+        CHECK(bit_difference(wanted, got).empty());
+        CHECK(got.damage.empty());
+        ++runs;
+      }
+    }
+  }
+  report_counts("{\"what\":\"bits_turns\",\"runs\":" + std::to_string(runs) + "}");
+}
+
+TEST_CASE("Zeros have the same sign under every config", "[gpu][bits_turns]") {
+  SCANJIT_TEST_GPU(gpu);
+  GatedDeltaHProblem p;
+  p.T = 128;
+  p.has_g = p.has_h0 = p.has_h = p.has_v_new = p.has_ht = true;
+  reference::GatedDeltaHInputs inputs = inputs_of(p, {});
+  // Every product of w and the state is -0, and so is u.
+  std::fill(inputs.w.begin(), inputs.w.end(), std::uint16_t{0});
+  std::fill(inputs.u.begin(), inputs.u.end(), std::uint16_t{0x8000});
+  std::fill(inputs.h0.begin(), inputs.h0.end(), -1.0F);
+  const std::vector<Config> configs = must(varied_configs(gpu, p));
+  RunOptions options;
+  options.config = configs.front();
+  const RunResult wanted = must(run(gpu, inputs, options));
+  for (const Config& config : configs) {
+    options.config = config;
+    const RunResult got = must(run(gpu, inputs, options));
+    INFO(to_string(config) << ": " << bit_difference(wanted, got));
+    CHECK(bit_difference(wanted, got).empty());
+  }
+}
 
 TEST_CASE("A sequence's bits do not depend on what is packed beside it", "[gpu][bits_alone]") {
   SCANJIT_TEST_GPU(gpu);

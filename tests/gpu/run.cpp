@@ -1,5 +1,7 @@
 #include "gpu/run.hpp"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "engine/internals.hpp"
@@ -202,6 +204,25 @@ Result<std::vector<Config>> legal_configs(Gpu& gpu, const GatedDeltaHProblem& pr
   }
   if (legal.empty()) return unsupported("no config of the space is legal here");
   return legal;
+}
+
+Result<std::vector<Config>> varied_configs(Gpu& gpu, const GatedDeltaHProblem& problem) {
+  SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> legal, legal_configs(gpu, problem));
+  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                           ops::GatedDeltaH::make(problem));
+  const ops::DeviceLimits limits = engine::limits_of(gpu.facts());
+  std::map<std::string, std::vector<Config>> by_kernel;
+  for (const Config& config : legal)
+    by_kernel[op->stages(config, limits).back().source.entry].push_back(config);
+  std::vector<Config> some;
+  for (const auto& [entry, configs] : by_kernel) {
+    for (const std::size_t place : {std::size_t{0}, configs.size() / 2, configs.size() - 1}) {
+      if (std::find(some.begin(), some.end(), configs[place]) == some.end())
+        some.push_back(configs[place]);
+    }
+  }
+  SCANJIT_TRY(compile_all(gpu, problem, some));
+  return some;
 }
 
 Status compile_all(Gpu& gpu, const GatedDeltaHProblem& problem,

@@ -148,6 +148,11 @@ TEST_CASE("tensor maps cover the tensors that the copies read and write", "[ops]
   CHECK(u.extents == std::array<std::uint64_t, 5>{200, rows, 32});
   CHECK(h.extents == std::array<std::uint64_t, 5>{128, 200, 32, 4 * 16});
   CHECK(h.strides == std::array<std::uint64_t, 4>{256, 200 * 256, 32 * 200 * 256});
+  // Strides that no map can hold are left to the general form.
+  GatedDeltaHProblem far = layer(1, 64);
+  far.k_stride = std::int64_t{1} << 39;
+  CHECK(made(far)->stages(config, h200()).back().maps.empty());
+  CHECK(made(far)->stages(*made(far)->heuristic(h200()), h200()).back().maps.empty());
   // Every map lies in the parameters, 64-byte aligned, and none on another.
   std::set<std::size_t> places;
   for (const ops::TensorMap& map : scan.maps) {
