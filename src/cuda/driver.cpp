@@ -72,16 +72,16 @@ bool is_sticky(CUresult result) {
 }  // namespace
 
 Result<DriverApi> open_driver(const Environment& environment, os::LibraryLoader& loader) {
-  std::string tried;
+  os::FailedLibraries tried;
   for (const std::string& file : driver_files(environment)) {
     Result<DriverApi> api = open_file(file, loader);
     if (api.ok()) return api;
-    tried += (tried.empty() ? "" : "; ") + file + " (" + api.status().message() + ")";
+    tried.add(file, api.status());
   }
   const std::string hint = environment.scanjit_cuda_library.empty()
                                ? " (SCANJIT_CUDA_LIBRARY can name its file)"
                                : " (SCANJIT_CUDA_LIBRARY)";
-  return unsupported("no usable CUDA driver; looked at" + hint + ": " + tried);
+  return unsupported("no usable CUDA driver; looked at" + hint + ": " + tried.text());
 }
 
 Result<const DriverApi*> load_driver(const Environment& environment) {

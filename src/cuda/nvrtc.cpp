@@ -187,16 +187,15 @@ Result<NvrtcOutput> compile(const NvrtcApi& api, const std::string& name, const 
 
 Result<NvrtcApi> open_nvrtc(const Environment& environment, os::LibraryLoader& loader,
                             os::FileSystem& files) {
-  std::string tried;
+  os::FailedLibraries tried;
   const auto attempt = [&](const std::string& file) -> Result<NvrtcApi> {
     Result<NvrtcApi> api = open_file(file, loader, files);
-    if (!api.ok())
-      tried += (tried.empty() ? "" : "; ") + file + " (" + api.status().message() + ")";
+    if (!api.ok()) tried.add(file, api.status());
     return api;
   };
   if (!environment.scanjit_nvrtc_library.empty()) {
     if (auto api = attempt(environment.scanjit_nvrtc_library); api.ok()) return api;
-    return unsupported("no usable NVRTC; looked only at SCANJIT_NVRTC_LIBRARY: " + tried);
+    return unsupported("no usable NVRTC; looked only at SCANJIT_NVRTC_LIBRARY: " + tried.text());
   }
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
     if (auto api = attempt(name); api.ok()) return api;
@@ -210,7 +209,7 @@ Result<NvrtcApi> open_nvrtc(const Environment& environment, os::LibraryLoader& l
   std::string looked;
   for (const std::string& folder : folders) looked += (looked.empty() ? "" : ", ") + folder;
   return unsupported(
-      "no usable NVRTC (SCANJIT_NVRTC_LIBRARY can name its file); tried: " + tried +
+      "no usable NVRTC (SCANJIT_NVRTC_LIBRARY can name its file); tried: " + tried.text() +
       "; looked in the folders: " + (looked.empty() ? "none of the usual ones exists" : looked));
 }
 

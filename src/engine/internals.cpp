@@ -1,5 +1,6 @@
 #include "engine/internals.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/guard.hpp"
@@ -81,6 +82,27 @@ ops::DeviceLimits limits_of(const cuda::DeviceFacts& facts) noexcept {
   return limits;
 }
 
+namespace {
+
+// A pack that cannot be read is a slower start, not an error: but nobody should have to guess at
+// it.
+void warn_of_useless_packs(const std::vector<std::string>& packs, os::FileSystem& files,
+                           const Log& log) {
+  for (const std::string& pack : packs) {
+    const Result<std::vector<std::string>> names = files.list_directory(pack);
+    if (!names.ok()) {
+      log.warning("the pack " + pack + " is not used: " + names.status().message());
+    } else if (std::none_of(names->begin(), names->end(), [](const std::string& name) {
+                 return name == "bin" || name == "tuned";
+               })) {
+      log.warning("the pack " + pack +
+                  " is not used: it holds neither bin nor tuned, as one by 'scanjit prewarm' does");
+    }
+  }
+}
+
+}  // namespace
+
 Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options, Parts parts) {
   auto made = std::make_shared<Internals>();
   made->options = options;
@@ -98,6 +120,8 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
                     "nothing is stored on disk: " + made->cache.reason);
   }
   SCANJIT_ASSIGN_OR_RETURN(made->shortlists, Shortlists::from_json(made->parts.shortlists));
+
+  warn_of_useless_packs(options.pack_dirs, *made->parts.files, made->log);
 
   jit::KernelProviderOptions provider;
   provider.environment = made->parts.environment;

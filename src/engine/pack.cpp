@@ -6,6 +6,7 @@
 #include "core/guard.hpp"
 #include "cuda/device_facts.hpp"
 #include "engine/config_choice.hpp"
+#include "engine/record_check.hpp"
 #include "jit/kernel_provider.hpp"
 #include "ops/registry.hpp"
 #include "tuning/tuned_store.hpp"
@@ -21,11 +22,12 @@ class PackWriter {
   Result<PackReport> write() {
     if (options_.out.empty()) return invalid_argument("no directory is named for the pack");
     const std::string arch =
-        options_.arch.empty()
-            ? cuda::arch_name(options_.tuned.gpu.compute_major, options_.tuned.gpu.compute_minor)
-            : options_.arch;
-    SCANJIT_TRY(jit::compile_options(arch).status());
-    SCANJIT_TRY(options_.files->make_directories(options_.out));
+        cuda::arch_name(options_.tuned.gpu.compute_major, options_.tuned.gpu.compute_minor);
+    if (!options_.arch.empty() && options_.arch != arch) {
+      return invalid_argument("a pack for " + options_.arch + " of a tuned file for " + arch +
+                              ": no GPU would look for it");
+    }
+    SCANJIT_TRY(make_directories());
     jit::KernelProviderOptions provider_options;
     provider_options.environment = options_.environment;
     provider_options.cache_dir = options_.out;
@@ -46,6 +48,19 @@ class PackWriter {
   }
 
  private:
+  // Found now rather than after every kernel is compiled: an engine reads code from no directory
+  // that others can write to, and neither does this write there.
+  Status make_directories() {
+    const std::string bin = os::join_path(options_.out, "bin");
+    SCANJIT_TRY(options_.files->make_directories(bin));
+    for (const std::string& directory : {options_.out, bin}) {
+      if (const Status trusted = options_.files->check_trusted_directory(directory); !trusted.ok())
+        return io_error("nothing is written to " + options_.out + ": " + trusted.message(),
+                        directory);
+    }
+    return {};
+  }
+
   // What to compile and which entries to write, from the problems or from every entry.
   Status collect() {
     entries_.gpu = options_.tuned.gpu;
@@ -55,6 +70,10 @@ class PackWriter {
         const auto problem = ops::make_problem(record.key, record.measured_at.front());
         if (!problem.ok()) {
           report_.failures.push_back(record.key.text() + ": " + problem.status().message());
+          continue;
+        }
+        if (const Status legal = check_record(record, options_.tuned.gpu); !legal.ok()) {
+          report_.failures.push_back(legal.message());
           continue;
         }
         add_record(record);

@@ -18,7 +18,7 @@ namespace scanjit::engine {
 
 struct PackOptions {
   std::string out;          ///< absolute; made if missing
-  std::string arch;         ///< "sm_90a"; "": the tuned file's GPU's own
+  std::string arch;         ///< "sm_90a", that of the tuned file's GPU; "": the same
   tuning::TunedFile tuned;  ///< its GPU gives the limits; entries may be none
   /// What the pack is for; empty: every entry of `tuned`.
   std::vector<std::shared_ptr<const ops::OpProblem>> problems;
@@ -40,8 +40,9 @@ struct PackReport {
       failures;  ///< sentences: kernels that did not compile, entries that do not fit
 };
 
-/// Errors: kInvalidArgument (unknown architecture), kUnsupported (no NVRTC), kIoError (directory
-/// not writable). A single kernel's failure is reported, not an error.
+/// Errors: kInvalidArgument (not the tuned file's architecture), kUnsupported (no NVRTC), kIoError
+/// (directory not writable, or writable by others). A single kernel's failure is reported, not an
+/// error, as is an entry with a config that is not legal: that one is left out.
 [[nodiscard]] Result<PackReport> write_pack(const PackOptions& options);
 
 }  // namespace scanjit::engine

@@ -52,6 +52,25 @@ class SystemLoader final : public LibraryLoader {
 
 }  // namespace
 
+void FailedLibraries::add(const std::string& name, const Status& status) {
+  std::string reason = status.message();
+  for (const std::string& prefix : {"cannot open " + name + ": ", name + ": ", name + " "}) {
+    if (reason.starts_with(prefix)) reason.erase(0, prefix.size());
+  }
+  if (!groups_.empty() && groups_.back().reason == reason) {
+    groups_.back().names += ", " + name;
+  } else {
+    groups_.push_back({name, std::move(reason)});
+  }
+}
+
+std::string FailedLibraries::text() const {
+  std::string text;
+  for (const Group& group : groups_)
+    text += (text.empty() ? "" : "; ") + group.names + " (" + group.reason + ")";
+  return text;
+}
+
 LibraryLoader& system_loader() noexcept {
   static SystemLoader loader;
   return loader;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "scanjit/result.hpp"
 
@@ -30,6 +31,20 @@ class LibraryLoader {
   /// loader's path, one with '/' is that file. kNotFound: the loader's own sentence,
   /// `details().path`.
   [[nodiscard]] virtual Result<std::shared_ptr<DynamicLibrary>> open(const std::string& name) = 0;
+};
+
+/// Libraries that were tried in vain, told without repeating a name in its own reason, or a reason
+/// that several share: "/a/libx.so, /b/libx.so (no such file); /c/libx.so (too old)".
+class FailedLibraries {
+ public:
+  void add(const std::string& name, const Status& status);
+  [[nodiscard]] std::string text() const;
+
+ private:
+  struct Group {
+    std::string names, reason;
+  };
+  std::vector<Group> groups_;
 };
 
 /// dlopen; lives as long as the process.

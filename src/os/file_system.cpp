@@ -9,6 +9,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <system_error>
+#include <utility>
 
 #include "os/clock.hpp"
 
@@ -38,6 +39,19 @@ std::string octal(std::uint32_t mode) {
   return text.data();
 }
 
+/// The same error of `path` instead of its temporary file, a name that means nothing to a reader.
+Status about(const Status& status, const std::string& temporary, const std::string& path) {
+  std::string message = status.message();
+  for (const auto& [from, to] : {std::pair{"rename " + temporary + " to", std::string("replace")},
+                                 std::pair{temporary, path}}) {
+    if (const std::size_t at = message.find(from); at != std::string::npos)
+      message.replace(at, from.size(), to);
+  }
+  ErrorDetails details = status.details();
+  if (details.path == temporary) details.path = path;
+  return Status(status.code(), std::move(message), std::move(details));
+}
+
 Status write_synced(FileWriter& writer, std::string_view bytes) {
   SCANJIT_TRY(writer.write(bytes));
   SCANJIT_TRY(writer.sync());
@@ -49,14 +63,15 @@ Status write_synced(FileWriter& writer, std::string_view bytes) {
 Status FileSystem::publish(const std::string& path, std::string_view bytes) {
   const std::string folder = parent_path(path);
   const std::string temporary = join_path(folder, temporary_name());
-  SCANJIT_ASSIGN_OR_RETURN(std::unique_ptr<FileWriter> writer, create(temporary));
-  Status status = write_synced(*writer, bytes);
-  writer.reset();
+  Result<std::unique_ptr<FileWriter>> writer = create(temporary);
+  if (!writer.ok()) return about(writer.status(), temporary, path);
+  Status status = write_synced(**writer, bytes);
+  writer->reset();
   if (status.ok()) status = rename(temporary, path);
   if (!status.ok()) {
     // Best effort: the first error is the one to report, and is_temporary_name() finds what stays.
     static_cast<void>(remove_file(temporary));
-    return status;
+    return about(status, temporary, path);
   }
   return sync_directory(folder);
 }
@@ -71,6 +86,13 @@ Status FileSystem::make_directories(const std::string& path) {
   const std::string parent = parent_path(path);
   if (parent != path) SCANJIT_TRY(make_directories(parent));
   return make_directory(path);
+}
+
+Result<std::vector<std::string>> FileSystem::names_in(const std::string& path) {
+  Result<std::vector<std::string>> names = list_directory(path);
+  if (!names.ok() && names.status().code() == ErrorCode::kNotFound)
+    return std::vector<std::string>();
+  return names;
 }
 
 Status FileSystem::check_trusted_directory(const std::string& path, TrustedOwner owner) {

@@ -67,6 +67,9 @@ class FileSystem {
   [[nodiscard]] Status check_trusted_directory(const std::string& path,
                                                TrustedOwner owner = TrustedOwner::kSelf);
 
+  /// Names in a directory as `list_directory` gives them; none if it is not there.
+  [[nodiscard]] Result<std::vector<std::string>> names_in(const std::string& path);
+
   /// True if `info` succeeds. An unreadable folder counts as not there.
   [[nodiscard]] bool exists(const std::string& path) { return info(path).ok(); }
 

@@ -25,13 +25,6 @@ struct Inventory {
   std::int64_t newest_ns = 0;
 };
 
-Result<std::vector<std::string>> names_or_none(FileSystem& files, const std::string& folder) {
-  Result<std::vector<std::string>> names = files.list_directory(folder);
-  if (!names.ok() && names.status().code() == ErrorCode::kNotFound)
-    return std::vector<std::string>();
-  return names;
-}
-
 Result<Inventory> take_inventory(FileSystem& files, const std::vector<std::string>& folders,
                                  const StoreFileKindOf& kind_of) {
   Inventory inventory;
@@ -40,7 +33,7 @@ Result<Inventory> take_inventory(FileSystem& files, const std::vector<std::strin
     if (const Result<FileInfo> info = files.link_info(folder);
         info.ok() && info->type == FileType::kSymlink)
       continue;
-    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, folder));
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.names_in(folder));
     for (const std::string& name : names) {
       const bool temporary = is_temporary_name(name);
       const StoreFileKind kind = kind_of(name);
@@ -116,7 +109,7 @@ Result<SweepResult> sweep_folders(FileSystem& files, const std::vector<std::stri
 
 Result<std::int64_t> remove_idle_locks(FileSystem& files, const std::string& folder,
                                        std::int64_t now_ns) {
-  SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, folder));
+  SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.names_in(folder));
   std::int64_t removed = 0;
   for (const std::string& name : names) {
     if (!name.ends_with(kLockSuffix)) continue;

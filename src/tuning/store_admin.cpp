@@ -11,19 +11,11 @@
 namespace scanjit::tuning {
 namespace {
 
-Result<std::vector<std::string>> names_or_none(os::FileSystem& files,
-                                               const std::string& directory) {
-  Result<std::vector<std::string>> names = files.list_directory(directory);
-  if (!names.ok() && names.status().code() == ErrorCode::kNotFound)
-    return std::vector<std::string>();
-  return names;
-}
-
 /// The directories of all GPU models below a cache directory.
 Result<std::vector<std::string>> gpu_directories(os::FileSystem& files,
                                                  const std::string& cache_dir) {
   const std::string root = tuned_root(cache_dir);
-  SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_or_none(files, root));
+  SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.names_in(root));
   std::vector<std::string> directories;
   for (const std::string& name : names) {
     const Result<os::FileInfo> info = files.info(os::join_path(root, name));
@@ -59,8 +51,7 @@ Result<std::vector<StoreItem>> list_store(os::FileSystem& files, const std::stri
     SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> directories,
                              gpu_directories(files, cache_dir));
     for (const std::string& directory : directories) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                               names_or_none(files, directory));
+      SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.names_in(directory));
       for (const std::string& name : names) {
         if (!is_entry_name(name) && name != kWidthBucketsName) continue;
         StoreItem item;

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <thread>
 
+#include "engine/record_check.hpp"
 #include "engine_world.hpp"
 #include "gated_delta_h/gated_delta_h_params.h"
+#include "ops/registry.hpp"
 
 using namespace scanjit;
 using namespace scanjit::test;
@@ -99,6 +101,49 @@ TEST_CASE("bad arguments launch nothing", "[engine]") {
   CHECK(engine->plan_with(problem, {48, 64, 2, 3}).status().code() == ErrorCode::kUnsupported);
   CHECK(Plan().launch(args, {}, nullptr).code() == ErrorCode::kInvalidArgument);
   CHECK(world.driver.launches().empty());
+}
+
+TEST_CASE("every config that ships is legal on its GPU", "[engine]") {
+  REQUIRE_FALSE(engine::shipped_configs().empty());
+  for (const tuning::ShippedText& text : engine::shipped_configs()) {
+    const auto file = tuning::tuned_file_from_json(text.text, tuning::Checksum::kWithout);
+    REQUIRE(file.ok());
+    REQUIRE_FALSE(file->entries.empty());
+    // Judged, and not passed over as those of another build.
+    const auto problem =
+        ops::make_problem(file->entries.front().key, file->entries.front().measured_at.front());
+    REQUIRE(problem.ok());
+    REQUIRE((*problem)->key_query().key.space == file->entries.front().key.space);
+    const Status status = engine::check_records(*file);
+    INFO(text.name << ": " << status.message());
+    CHECK(status.ok());
+  }
+}
+
+TEST_CASE("a cache directory or pack that cannot be used is warned of once, and no more",
+          "[engine]") {
+  EngineWorld world;
+  int warnings = 0;
+  world.options.log = [&](LogLevel level, const std::string&) {
+    warnings += level >= LogLevel::kWarning ? 1 : 0;
+  };
+  world.stock(small_layer());
+  REQUIRE(world.engine().ok());
+  CHECK(warnings == 0);
+  world.options.cache_dir = "none";
+  REQUIRE(world.engine().ok());
+  CHECK(warnings == 0);
+  world.options.cache_dir = "a/relative/path";
+  REQUIRE(world.engine().ok());
+  CHECK(warnings == 1);
+  world.options.cache_dir = "/cache";
+  world.options.pack_dirs = {"/pack", "/no/such/pack"};
+  REQUIRE(world.engine().ok());
+  CHECK(warnings == 2);
+  world.files.put("/empty/readme", "");
+  world.options.pack_dirs = {"/empty"};
+  REQUIRE(world.engine().ok());
+  CHECK(warnings == 3);
 }
 
 TEST_CASE("N = 0 is planned and launched without a kernel", "[engine]") {

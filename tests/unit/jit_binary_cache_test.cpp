@@ -125,6 +125,7 @@ TEST_CASE("a directory that others can write to is not used", "[jit]") {
     CHECK_FALSE(cache.find(binary.source_id, binary.binary_id, "scale"));
     cache.put(binary);
     CHECK(warnings.lines.size() == 1);
+    CHECK(cache.counters().write_errors == 1);
   }
   os::MemoryFileSystem files;
   put_pack(files, "/pack", binary);

@@ -39,6 +39,20 @@ std::size_t count_temporary(const std::vector<std::string>& names) {
 
 }  // namespace
 
+TEST_CASE("A publication that fails names the file that was asked for", "[os]") {
+  for (std::int64_t step = 1;; ++step) {
+    MemoryFileSystem files;
+    files.put(kPath, kOld);
+    files.fail_call(step, EROFS);
+    const Status status = files.publish(kPath, kNew);
+    if (status.ok()) break;
+    INFO(status.message());
+    CHECK(status.message().find(".tmp-") == std::string::npos);
+    CHECK(status.details().path.find(".tmp-") == std::string::npos);
+    CHECK(status.message().find("/cache/bin") != std::string::npos);
+  }
+}
+
 TEST_CASE(
     "A publication that fails at any step leaves the old file or the new, and nothing beside it",
     "[os]") {
