@@ -121,8 +121,10 @@ struct GatedDeltaHArgs {
   float* ht = nullptr;
 
   /// Optional u32 on the device, zeroed by the caller: bits are set in it for 1 bad lengths, 2 bad
-  /// h0_indices, 4 bad ht_indices (-1 is legal and sets none). Nothing is written for a sequence with
-  /// bad lengths, and nothing outside the tensors is touched.
+  /// h0_indices, 4 bad ht_indices (-1 is legal and sets none). Lengths are bad that are negative or
+  /// end past T, and so is a sequence whose chunks, be they none, do not lie from 0 to the chunk
+  /// capacity of `h`. Nothing is written for a sequence with bad lengths, though its indices are
+  /// reported all the same; nothing outside the tensors is touched.
   std::uint32_t* status = nullptr;
 
   /// Optional host copy of `cu_seqlens` (N+1 values): checked before the launch.

@@ -78,11 +78,11 @@ struct OracleOptions {
   int threads = 0;  ///< 0: as many as the machine has
 };
 
-/// The scan. A sequence is bad, sets status bit 1 and writes nothing (and none of its other bits
-/// are set) if its bounds are negative, decreasing or beyond T, or if `h` exists and the chunks of
-/// a non-empty sequence do not fit the capacity. A sequence with bad bounds owns no chunk when
-/// offsets are counted. An index other than -1 that is out of range sets its bit; h0: start from
-/// zero; ht: write nothing. Of equal ht_indices the last sequence's state is kept. Sequences whose
+/// The scan. A sequence is bad, sets status bit 1 and writes nothing if its bounds are negative,
+/// decreasing or beyond T, or if `h` exists and its chunks, be they none, do not lie from 0 to the
+/// capacity. A sequence with bad bounds owns no chunk when offsets are counted. An index other than
+/// -1 that is out of range sets its bit, of a bad sequence too; h0: start from zero; ht: write
+/// nothing. Of equal ht_indices the last sequence's state is kept. Sequences whose
 /// token or chunk ranges overlap (both fine by themselves) leave any of their values there. Errors:
 /// kInvalidArgument (sizes, or a buffer of another size than the problem's), kOutOfMemory.
 [[nodiscard]] Result<GatedDeltaHOutputs> gated_delta_h(const GatedDeltaHInputs& inputs,

@@ -388,6 +388,30 @@ TEST_CASE("bad lengths and indices set their bit and touch nothing else", "[refe
       CHECK(out.h_written == std::vector<std::uint8_t>{1, 1, 1, 1, 0, 1, 1});
     }
   }
+  SECTION("an empty sequence owns no chunk, but its offset must lie in h like any other") {
+    GatedDeltaHInputs in = good;
+    in.cu_seqlens = {0, 25, 50, 50};
+    in.problem.has_chunk_offsets = true;
+    for (const std::int64_t offset :
+         {std::int64_t{0}, std::int64_t{7}, std::int64_t{8}, std::int64_t{-1}}) {
+      in.chunk_offsets = {0, 2, offset};
+      const bool bad = offset < 0 || offset > 7;  // h has room for 7 chunks
+      const GatedDeltaHOutputs out = scanned(in, Precision::kRounding);
+      INFO(offset);
+      CHECK(out.status == (bad ? 1U : 0U));
+      CHECK(out.ht_written[static_cast<std::size_t>(good.ht_indices[2])] == (bad ? 0 : 1));
+    }
+  }
+  SECTION("the indices of a sequence with bad lengths are reported as well") {
+    GatedDeltaHInputs in = good;
+    in.cu_seqlens[3] = 76;
+    in.h0_indices[2] = 9;
+    CHECK(scanned(in, Precision::kRounding).status == 3);
+    in.ht_indices[2] = 9;
+    CHECK(scanned(in, Precision::kRounding).status == 7);
+    in.h0_indices[2] = -1;
+    CHECK(scanned(in, Precision::kRounding).status == 5);
+  }
   SECTION("an h0 slot that does not exist is a start from zero; -1 is no mistake") {
     for (const std::int64_t index : {-1, 5, -2}) {
       GatedDeltaHInputs in = good;
