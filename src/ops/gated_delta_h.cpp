@@ -208,12 +208,23 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
     return illegal(config, text(smem) + " bytes of shared memory; a block may have " +
                                text(limits.smem_optin_bytes));
   }
+  // What the loops over slabs keep between two of them counts where every register does.
   const int state = state_registers(shape, split),
             registers =
-                warpgroups ? kWarpgroupRegisters : estimated_registers(shape, split, aligned_);
+                warpgroups ? kWarpgroupRegisters
+                           : estimated_registers(shape, split, aligned_) +
+                                 4 * (params::slab_count(shape) - 1);
   if (state > 64)
     return illegal(config,
                    text(state) + " registers of state a thread; 64 leave room for the rest");
+  // Copying rows of any alignment takes many addresses. (With BT = 16 no more than two warps can
+  // share a state of more than 128 key columns, which then spills a few bytes.)
+  const int most_split = std::min<int>(4, static_cast<int>(p.BT) / 8);
+  if (!aligned_ && state > 32 && split < most_split) {
+    return illegal(config, text(state) +
+                               " registers of state a thread; without alignment 32 leave room "
+                               "for the rest, so let more warps share it");
+  }
   const int available = std::min(255, limits.regs_per_block / threads / 8 * 8);
   if (registers > available) {
     return illegal(config, "about " + text(registers) + " registers a thread; " + text(available) +

@@ -82,6 +82,42 @@ TEST_CASE("a legal config keeps within the device and the template's rules", "[o
   }
 }
 
+TEST_CASE("configs that were seen to spill are illegal, and every kind of problem keeps some",
+          "[ops]") {
+  GatedDeltaHProblem p = layer(1, 1024);
+  const auto is_legal = [&](const Config& config) { return made(p)->legal(config, h200()).ok(); };
+  // 512 threads, where a block has 128 registers a thread.
+  p.V = 200;
+  p.BT = 32;
+  p.has_gk = true;
+  CHECK_FALSE(is_legal({128, 32, 6, 16}));
+  p.K = 200;
+  CHECK_FALSE(is_legal({64, 64, 2, 16}));
+  p.V = 64;
+  p.BT = 64;
+  p.has_gk = false;
+  CHECK_FALSE(is_legal({64, 64, 2, 16}));
+  // Rows of any alignment and a state of 64 registers a thread.
+  p.aligned16 = false;
+  p.K = 256;
+  CHECK_FALSE(is_legal({16, 64, 6, 2}));
+  p.K = 128;
+  CHECK_FALSE(is_legal({16, 64, 4, 1}));
+
+  for (const std::int64_t K : {16, 40, 64, 96, 128, 200, 256}) {
+    for (const std::int64_t BT : {16, 32, 64}) {
+      for (const bool aligned : {true, false}) {
+        p.K = K;
+        p.BT = BT;
+        p.aligned16 = aligned;
+        p.has_gk = true;
+        INFO("K " << K << " BT " << BT << " aligned " << aligned);
+        CHECK(made(p)->heuristic(h200()).ok());
+      }
+    }
+  }
+}
+
 TEST_CASE("configs outside the space are illegal, whatever their values", "[ops]") {
   const auto op = made(layer(4, 1024));
   for (const Config& config :
