@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "core/guard.hpp"
 #include "cuda/memory.hpp"
@@ -67,6 +68,7 @@ struct OpTimer::State {
     struct Timer {
       cuda::GraphTimer graph;
       int replays = 1;
+      bool settled = false;  // `replays` comes from a block, not from a single run
     };
     std::optional<Timer> timer, shorter;  // of `timed` and of `shorter`
   };
@@ -87,6 +89,7 @@ struct OpTimer::State {
   Status load(Candidate& one);
   Status prepare(Candidate& one);
   Result<Candidate::Timer> make_timer(const Candidate& one, const ops::OpProblem& what);
+  Result<double> run_block(Candidate::Timer& timer);
   Status run_once(const Candidate& one, std::size_t set);
   Result<std::string> poisoned_outputs(Candidate& one);
 
@@ -325,7 +328,21 @@ Result<OpTimer::State::Candidate::Timer> OpTimer::State::make_timer(const Candid
   }
   const int replays =
       std::max(1, static_cast<int>(std::lround(options.block_us / (once_us * whole_cycles))));
-  return Candidate::Timer{std::move(graph), replays};
+  return Candidate::Timer{std::move(graph), replays, false};
+}
+
+// Microseconds of one run. How many replays make a block follows from a single run at first, which
+// takes longer than one among many by what a lone launch costs; a first block that shows it was too
+// short is run again.
+Result<double> OpTimer::State::run_block(Candidate::Timer& timer) {
+  constexpr double kShort = 0.9;
+  SCANJIT_ASSIGN_OR_RETURN(const double us, timer.graph.run(timer.replays));
+  if (std::exchange(timer.settled, true)) return us;
+  const double replay_us = std::max(us, 0.1) * timer.graph.repeats();
+  if (replay_us * timer.replays >= kShort * options.block_us) return us;
+  timer.replays =
+      std::max(timer.replays + 1, static_cast<int>(std::lround(options.block_us / replay_us)));
+  return timer.graph.run(timer.replays);
 }
 
 // Loads, warms up and captures; afterwards `timer` is there or `status` says why not.
@@ -425,9 +442,9 @@ std::vector<Config> OpTimer::compile(const std::vector<Config>& configs,
 Result<double> OpTimer::measure(const Config& config) {
   State::Candidate& one = state_->candidate(config);
   SCANJIT_TRY(state_->prepare(one));
-  SCANJIT_ASSIGN_OR_RETURN(const double us, one.timer->graph.run(one.timer->replays));
+  SCANJIT_ASSIGN_OR_RETURN(const double us, state_->run_block(*one.timer));
   if (!one.shorter) return us;
-  SCANJIT_ASSIGN_OR_RETURN(const double shorter_us, one.shorter->graph.run(one.shorter->replays));
+  SCANJIT_ASSIGN_OR_RETURN(const double shorter_us, state_->run_block(*one.shorter));
   // Never less than what was seen: a difference below zero is noise.
   return us + std::max(0.0, us - shorter_us) * state_->reach;
 }

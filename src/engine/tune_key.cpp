@@ -76,6 +76,8 @@ class KeyTuner {
       return us;
     };
     const auto bits_equal = [&](const Config& config) -> Result<bool> {
+      // After a fault nothing more is begun: the last step told is the one to blame.
+      if (!lost.ok()) return Status(ErrorCode::kCancelled, lost.message());
       report("comparing " + to_string(config));
       Result<bool> equal = timer.bits_equal(config, candidates_.front());
       if (!equal.ok() && equal.status().code() == ErrorCode::kDeviceLost) lost = equal.status();

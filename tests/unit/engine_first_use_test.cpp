@@ -270,6 +270,27 @@ TEST_CASE("what wins on the chunks that fit need not win on all", "[engine]") {
   CHECK(*us == Approx(5 + 2 * 64));
 }
 
+TEST_CASE("a block is as long as was asked, though a lone run takes longer than one among many",
+          "[engine]") {
+  EngineWorld world;
+  const GatedDeltaHProblem problem = small_layer(2, 128);
+  world.stock(problem);
+  // The first runs are slow, as a launch on an idle GPU is.
+  int launches = 0;
+  world.driver.set_launch_time([&](const FakeLaunch&) { return ++launches <= 3 ? 100.0 : 10.0; });
+  CurrentContext context(world.driver);
+  auto engine = world.engine();
+  engine::OpTimerOptions options;
+  options.block_us = 2000;
+  auto timer = engine::OpTimer::create(engine::internals(*engine), made(problem), options);
+  REQUIRE(timer.ok());
+  const Config config = *made(problem)->heuristic(world.limits());
+  REQUIRE(timer->measure(config).ok());
+  launches = 100;
+  REQUIRE(timer->measure(config).ok());
+  CHECK(launches - 100 >= 180);  // and the untimed replay before the block
+}
+
 TEST_CASE("whatever driver call fails, first use serves, and gives everything back", "[engine]") {
   const GatedDeltaHProblem problem = small_layer(1, 64);
   EngineWorld world;
