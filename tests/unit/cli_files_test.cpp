@@ -2,10 +2,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli_world.hpp"
 #include "jit/binary_cache.hpp"
+#include "ops_samples.hpp"
 #include "tuning_samples.hpp"
 
 namespace scanjit::test {
@@ -210,6 +212,145 @@ TEST_CASE("verify complains of a cache that others can write to", "[cli]") {
   const Stocked world;
   REQUIRE(chmod(world.cache().c_str(), 0777) == 0);
   CHECK(world.run({"cache", "verify"}).exit == cli::kExitFailed);
+}
+
+TEST_CASE("verify complains of folders and files that others can write to or own", "[cli]") {
+  const Stocked world;
+  const std::string gpu = std::filesystem::path(world.entry()).parent_path().string();
+  for (const std::string& path :
+       {world.cache() + "/bin", world.cache() + "/tuned", gpu, world.cubin, world.entry()}) {
+    struct stat before {};
+    REQUIRE(stat(path.c_str(), &before) == 0);
+    const auto complains = [&](const char* what) {
+      const Ran ran = world.run({"cache", "verify"});
+      INFO(path << " " << what << "\n" << ran.out);
+      CHECK(ran.exit == cli::kExitFailed);
+      CHECK(ran.out.find("DAMAGED  " + path) != std::string::npos);
+    };
+    REQUIRE(chmod(path.c_str(), before.st_mode | 0022) == 0);
+    complains("can be written to");
+    REQUIRE(chmod(path.c_str(), before.st_mode) == 0);
+    if (geteuid() == 0) {
+      REQUIRE(chown(path.c_str(), 12345, before.st_gid) == 0);
+      complains("is another user's");
+      REQUIRE(chown(path.c_str(), before.st_uid, before.st_gid) == 0);
+    }
+  }
+  CHECK(world.run({"cache", "verify"}).exit == 0);
+}
+
+TEST_CASE("a pack is not written where others can write", "[cli]") {
+  const CliWorld world;
+  const std::string pack = world.folder.file("pack");
+  const bool whole = GENERATE(true, false);
+  std::filesystem::create_directories(pack + "/bin");
+  REQUIRE(chmod((whole ? pack : pack + "/bin").c_str(), 0777) == 0);
+  REQUIRE(chmod((whole ? pack + "/bin" : pack).c_str(), 0700) == 0);
+  check_failure(world.run({"prewarm", "--arch", "sm_90a", "--shape", "N=1", "--out", pack}),
+                cli::kExitEnvironment, "others can write into it");
+  CHECK_FALSE(std::filesystem::exists(pack + "/tuned"));
+}
+
+// A tuned file of one entry of this build's own key, with a config that no block can have.
+std::string tuned_with(const Config& config, const Config& alternate) {
+  const auto op = made(layer(1, 1024));
+  tuning::TunedFile file;
+  file.gpu = h200_facts();
+  tuning::Record record = tuning::samples::record();
+  record.key = op->key_query().under(file.buckets(32, 128));
+  record.measured_at = {{1, 1024}};
+  record.config = config;
+  record.default_config = *op->heuristic(h200());
+  record.alternates = {{alternate, 60, 0.4}};
+  record.rejected.clear();
+  file.entries = {record};
+  return tuning::to_json(file, tuning::Checksum::kWithout);
+}
+
+TEST_CASE("a tuned file with an illegal config is refused wherever it comes in", "[cli]") {
+  const CliWorld world;
+  const Config good{64, 64, 2, 4}, not_in_the_space{17, 64, 2, 4}, too_large{128, 128, 6, 8};
+  world.write("good.json", tuned_with(good, {16, 64, 2, 1}));
+  REQUIRE(world.run({"cache", "import", world.folder.file("good.json")}).exit == 0);
+  for (const auto& [name, text] : {std::pair{"space", tuned_with(not_in_the_space, good)},
+                                   std::pair{"device", tuned_with(too_large, good)},
+                                   std::pair{"alternate", tuned_with(good, too_large)}}) {
+    INFO(name);
+    world.write("bad.json", text);
+    const std::string bad = world.folder.file("bad.json");
+    for (const Words& arguments :
+         {Words{"cache", "import", bad}, Words{"cache", "merge", bad},
+          Words{"cache", "merge", world.folder.file("good.json"), bad},
+          Words{"prewarm", "--tuned", bad, "--out", world.folder.file("pack")}}) {
+      check_failure(world.run(arguments), cli::kExitUsage, "bad.json: ");
+    }
+    CHECK(world.run({"cache", "verify", bad}).exit == cli::kExitFailed);
+  }
+}
+
+TEST_CASE("gc leaves alone what a link leads to", "[cli]") {
+  const Stocked world;
+  std::filesystem::create_directories(world.folder.file("elsewhere"));
+  world.write("elsewhere/x.cubin", "xxxx");
+  world.write("elsewhere/x.cubin.corrupt-1", "xxxx");
+  std::filesystem::remove_all(world.cache() + "/bin");
+  std::filesystem::create_directory_symlink(world.folder.file("elsewhere"), world.cache() + "/bin");
+  const auto json = world.run({"cache", "gc", "--max-bytes", "0", "--json"}).json();
+  CHECK(json["kept_bytes"] == 0);
+  CHECK(world.read("elsewhere/x.cubin") == "xxxx");
+  CHECK(world.read("elsewhere/x.cubin.corrupt-1") == "xxxx");
+  CHECK(world.run({"cache", "verify"}).exit == cli::kExitFailed);  // and no engine reads it
+}
+
+TEST_CASE("export takes the GPU model by name, and no folder without entries for one", "[cli]") {
+  const Stocked world;
+  std::filesystem::create_directories(world.cache() + "/tuned/lost+found");
+  world.write("cache/tuned/notes.txt", "mine");
+  const std::string gpu = tuning::samples::h200().directory();
+  for (const Words& words : {Words{}, Words{"--gpu", "NVIDIA H200"}, Words{"--gpu", gpu}}) {
+    Words arguments = {"cache", "export"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const Ran ran = world.run(arguments);
+    INFO(ran.err);
+    CHECK(ran.exit == 0);
+    CHECK(tuning::tuned_file_from_json(ran.out, tuning::Checksum::kWithout).ok());
+  }
+  check_failure(world.run({"cache", "export", "--gpu", "Voodoo"}), cli::kExitUsage, "NVIDIA H200");
+}
+
+TEST_CASE("every cache command under --json prints one object, also when it fails", "[cli]") {
+  const Stocked world;
+  world.write("bad.json", "{");
+  const std::string bad = "BAD";  // stands for that file, which lies elsewhere each time
+  const auto [arguments, exit] = GENERATE_COPY(table<Words, int>({
+      {{"path"}, 0},
+      {{"path", "--cache-dir", "none"}, cli::kExitEnvironment},
+      {{"ls"}, 0},
+      {{"ls", "--cache-dir", "none"}, cli::kExitEnvironment},
+      {{"ls", "/nowhere"}, cli::kExitUsage},
+      {{"show"}, 0},
+      {{"show", "--key", "HV=32"}, 0},
+      {{"show", "--key", "no such key"}, cli::kExitUsage},
+      {{"show", bad}, cli::kExitUsage},
+      {{"verify"}, 0},
+      {{"verify", bad}, cli::kExitFailed},
+      {{"verify", "/nowhere"}, cli::kExitUsage},
+      {{"merge", bad}, cli::kExitUsage},
+      {{"import", bad}, cli::kExitUsage},
+      {{"export", "--gpu", "Voodoo"}, cli::kExitUsage},
+      {{"gc"}, 0},
+      {{"gc", "--cache-dir", "none"}, cli::kExitEnvironment},
+  }));
+  Words whole = arguments;
+  std::replace(whole.begin(), whole.end(), bad, world.folder.file("bad.json"));
+  whole.insert(whole.begin(), "cache");
+  whole.emplace_back("--json");
+  const Ran ran = world.run(whole);
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit == exit);
+  REQUIRE(ran.json().is_object());
+  if (exit > cli::kExitFailed) CHECK(ran.json()["schema"] == "scanjit-error/1");
+  if (exit > cli::kExitFailed) CHECK(ran.json()["exit"] == exit);
 }
 
 TEST_CASE("gc removes what was set aside, then cubins before entries", "[cli]") {

@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "bench_rows.hpp"
+#include "checks.hpp"
 #include "name_values.hpp"
 #include "ops/registry.hpp"
 #include "os/process.hpp"
@@ -29,6 +30,22 @@ TEST_CASE("a shell reads a repeat line back as the same arguments", "[cli]") {
   std::string wanted;
   for (std::size_t i = 2; i < arguments.size(); ++i) wanted += arguments[i] + "|";
   CHECK(output->output == wanted);
+}
+
+TEST_CASE("a number that begins with 0 is decimal", "[cli]") {
+  std::string text = "010";
+  CHECK(whole_number(0, 100)(text).empty());
+  CHECK(text == "10");
+}
+
+TEST_CASE("control characters of a repeat line are spelt out", "[cli]") {
+  const std::string line = shell_line({"printf", "%s", "a\033b\n'\\c"});
+  CHECK(std::none_of(line.begin(), line.end(), [](char c) { return c < 0x20; }));
+  os::ProcessOptions options;
+  options.argv = {"bash", "-c", line};
+  const auto output = os::run_process(options, "", 10'000);
+  REQUIRE(output.ok());
+  CHECK(output->output == "a\033b\n'\\c");
 }
 
 TEST_CASE("a config is spelt in one way, and read in no other", "[cli]") {

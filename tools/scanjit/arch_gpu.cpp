@@ -22,6 +22,16 @@ constexpr Machine kMachines[] = {
 
 }  // namespace
 
+Status check_arch(const std::string& arch) {
+  std::string known;
+  for (const Machine& machine : kMachines) {
+    const std::string name = cuda::arch_name(machine.major, machine.minor);
+    if (arch == name) return {};
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  return invalid_argument("--arch is '" + arch + "', it must be one of " + known);
+}
+
 tuning::GpuFacts gpu_of_arch(const std::string& arch) {
   for (const tuning::ShippedText& text : engine::shipped_configs()) {
     const Result<tuning::TunedFile> file =
@@ -47,6 +57,16 @@ tuning::GpuFacts gpu_of_arch(const std::string& arch) {
   gpu.smem_optin_bytes = like.smem_optin_bytes;
   gpu.memory_bus_bits = like.memory_bus_bits;
   return gpu;
+}
+
+Status legal_somewhere(const ops::OpProblem& problem, const Config& config) {
+  const Status here = problem.legal(config, ops::limits_of(gpu_of_arch("sm_90a")));
+  if (here.ok()) return here;
+  for (const Machine& machine : kMachines) {
+    const std::string arch = cuda::arch_name(machine.major, machine.minor);
+    if (problem.legal(config, ops::limits_of(gpu_of_arch(arch))).ok()) return {};
+  }
+  return here;
 }
 
 }  // namespace scanjit::cli

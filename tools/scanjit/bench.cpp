@@ -5,6 +5,7 @@
 #include <memory>
 #include <ostream>
 
+#include "arch_gpu.hpp"
 #include "bench_rows.hpp"
 #include "commands.hpp"
 #include "engine/op_timer.hpp"
@@ -279,6 +280,13 @@ int run_bench(Session& session, const BenchOptions& options) {
     shapes = load_shapes(flags, options.op);
     if (shapes.ok()) shapes = swept(std::move(*shapes), options.sweep);
     if (!shapes.ok()) return session.fail(kExitUsage, shapes.status());
+    for (const tuning::Shape& shape : *shapes) {
+      if (!forced) break;
+      const auto problem = ops::make_problem(shape);
+      const Status legal =
+          problem.ok() ? legal_somewhere(**problem, *forced) : problem.status();
+      if (!legal.ok()) return session.fail(kExitUsage, legal.with_context(shape_argument(shape)));
+    }
   }
   std::vector<std::pair<tuning::Shape, PeerTime>> peers;
   os::FileSystem& files = os::posix_file_system();
@@ -294,7 +302,7 @@ int run_bench(Session& session, const BenchOptions& options) {
       return session.fail(kExitEnvironment, status);
   }
   Result<Gpu> gpu = open_gpu(session, options.engine);
-  if (!gpu.ok()) return session.fail(kExitEnvironment, gpu.status());
+  if (!gpu.ok()) return session.fail(gpu.status());
   if (options.serve) return serve(session, *gpu, options, forced);
 
   std::vector<BenchRow> rows;
@@ -308,8 +316,11 @@ int run_bench(Session& session, const BenchOptions& options) {
       if (!row.ok()) {
         ++failed;
         progress.line("scanjit: " + shape_name(shape) + ": " + printable(row.status().message()));
-        progress.line("repeat: " + shell_line({session.arguments.front(), "bench", options.op,
-                                               "--shape", shape_argument(shape)}));
+        std::vector<std::string> again = {session.arguments.front(), "bench", options.op, "--shape",
+                                          shape_argument(shape),     "--l2",  options.l2};
+        if (forced) again.insert(again.end(), {"--config", options.config});
+        for (std::string& word : engine_arguments(options.engine)) again.push_back(std::move(word));
+        progress.line("repeat: " + shell_line(again));
         if (row.status().code() == ErrorCode::kDeviceLost)
           return session.fail(kExitFailed, row.status());
       } else {
@@ -352,7 +363,8 @@ int run_bench(Session& session, const BenchOptions& options) {
     print_rows(session, rows);
   }
   if (failed == 0) return kExitOk;
-  session.err << "scanjit: " << failed << " of " << shapes->size() << " shapes failed" << std::endl;
+  session.err << "scanjit: " << failed << " of " << shapes->size()
+              << " shapes failed\nrepeat: " << shell_line(session.arguments) << std::endl;
   return kExitFailed;
 }
 
@@ -365,13 +377,13 @@ Command add_bench(CLI::App& parent, Session& session) {
       "bench", "Time every config on a map of shapes; JSON, CSV and pictures");
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
-  add_shapes_flag(*app, options->shapes);
-  add_model_flags(*app, options->shapes);
-  app->add_option(
-         "--sweep", options->sweep,
-         "A field of the shapes and the values it takes in turn, as N=1,4,16; may be repeated")
-      ->type_name("NAME=A,B,...")
-      ->allow_extra_args(false);
+  std::vector<CLI::Option*> of_maps = add_shape_flags(*app, options->shapes);
+  of_maps.push_back(
+      app->add_option(
+             "--sweep", options->sweep,
+             "A field of the shapes and the values it takes in turn, as N=1,4,16; may be repeated")
+          ->type_name("NAME=A,B,...")
+          ->allow_extra_args(false));
   CLI::Option* configs =
       app->add_option("--configs", options->configs,
                       "all: every config worth timing; picks: only what an engine serves")
@@ -385,27 +397,30 @@ Command add_bench(CLI::App& parent, Session& session) {
                   "or cold (rotate sets over twice the L2)")
       ->type_name("STATE")
       ->capture_default_str();
-  app->add_option("--rounds", options->rounds, "Timed blocks of each config; the median counts")
-      ->type_name("N")
-      ->check(CLI::Range(5, 1000))
-      ->capture_default_str();
+  of_maps.push_back(configs);
+  of_maps.push_back(
+      app->add_option("--rounds", options->rounds, "Timed blocks of each config; the median counts")
+          ->type_name("N")
+          ->transform(whole_number(5, 1000))
+          ->capture_default_str());
   app->add_option("--block-ms", options->block_ms, "GPU time of one timed block, in milliseconds")
       ->type_name("MS")
-      ->check(CLI::Range(0.1, 10000.0))
+      ->check(finite_number(0.1, 10000.0))
       ->capture_default_str();
-  app->add_option("--peer-json", options->peer_json,
-                  "Benchmark file whose rows have a peer: shown beside ours, as measured before")
-      ->type_name("FILE");
-  app->add_option("-o,--out", options->out, "Write the benchmark file (JSON)")->type_name("FILE");
-  app->add_option("--csv", options->csv, "Write a table, one line for each shape and config")
-      ->type_name("FILE");
-  app->add_option("--svg", options->svg, "Draw time against sequence count")->type_name("FILE");
-  app->add_option("--html", options->html, "The same in a page, with the figures")
-      ->type_name("FILE");
-  app->add_flag("--serve", options->serve,
-                "Read lines on standard input: a shape (N=16,T=1024,...) is prepared, an empty "
-                "line is answered with one timed block "
-                "({\"us\": 12.3}); for interleaving with another program");
+  const auto add_file = [&](const char* name, std::string& path, const char* about) {
+    of_maps.push_back(app->add_option(name, path, about)->type_name("FILE"));
+  };
+  add_file("--peer-json", options->peer_json,
+           "Benchmark file whose rows have a peer: shown beside ours, as measured before");
+  add_file("-o,--out", options->out, "Write the benchmark file (JSON)");
+  add_file("--csv", options->csv, "Write a table, one line for each shape and config");
+  add_file("--svg", options->svg, "Draw time against sequence count");
+  add_file("--html", options->html, "The same in a page, with the figures");
+  CLI::Option* serving = app->add_flag(
+      "--serve", options->serve,
+      "Read lines on standard input: a shape (N=16,T=1024,...) is prepared, an empty line is "
+      "answered with one timed block ({\"us\": 12.3}); for interleaving with another program");
+  for (CLI::Option* option : of_maps) serving->excludes(option);
   add_device_flag(*app, options->engine);
   add_store_flags(*app, options->engine);
   app->footer(

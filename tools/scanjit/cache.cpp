@@ -15,82 +15,42 @@
 #include "commands.hpp"
 #include "flags.hpp"
 #include "jit/binary_cache.hpp"
-#include "name_values.hpp"
 #include "os/cache_directory.hpp"
 #include "os/posix_file_system.hpp"
+#include "store_check.hpp"
 #include "terminal.hpp"
 #include "tuning/tuned_store.hpp"
 
 namespace scanjit::cli {
 namespace {
 
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
-
 struct CacheOptions {
-  std::string cache_dir, path, out, gpu, text;
+  std::string cache_dir, path, into, out, gpu, text;
   std::vector<std::string> files;
   std::int64_t max_bytes = -1;
 };
 
-// A stored cubin, as it was found.
-struct BinaryItem {
-  std::string path;
-  std::int64_t bytes = 0;
-  std::int64_t modified_ns = 0;
-  Status status;
-  jit::StoredBinary binary;  // when ok
-};
-
 os::FileSystem& files() { return os::posix_file_system(); }
 
-// The absolute directory that a command is about.
-Result<std::string> directory_of(const Session& session, const CacheOptions& options,
-                                 const std::string& path) {
-  const std::string& wanted = path.empty() ? options.cache_dir : path;
-  if (!wanted.empty() && wanted != "none") {
-    return files().resolve(wanted).ok() ? files().resolve(wanted) : Result<std::string>(wanted);
+// The directory that a command is about, which need not be there if it is the user's own cache.
+Result<std::string> directory_of(const Session& session, const CacheOptions& options) {
+  if (!options.path.empty()) {
+    const std::string path = absolute_path(options.path);
+    SCANJIT_ASSIGN_OR_RETURN(const os::FileInfo info, files().info(path));
+    if (info.type == os::FileType::kDirectory) return path;
+    return invalid_argument(options.path + " is no directory");
   }
-  const os::CacheDirectory chosen = os::choose_cache_directory(wanted, session.environment);
-  if (chosen.memory_only()) return not_found("there is no cache directory: " + chosen.reason);
+  const os::CacheDirectory chosen =
+      os::choose_cache_directory(options.cache_dir, session.environment);
+  if (chosen.memory_only()) return io_error(chosen.reason);
   return chosen.path;
 }
 
-Result<BinaryItem> read_binary(const std::string& path) {
-  BinaryItem item;
-  item.path = path;
-  SCANJIT_ASSIGN_OR_RETURN(const os::FileInfo info, files().info(path));
-  item.bytes = info.size;
-  item.modified_ns = info.modified_ns;
-  Result<std::string> bytes = files().read_file(path, kMaxBytes);
-  if (!bytes.ok()) {
-    item.status = bytes.status();
-    return item;
-  }
-  Result<jit::StoredBinary> binary = jit::decode_binary(*bytes);
-  if (!binary.ok()) {
-    item.status = binary.status();
-  } else if (os::base_name(path) != binary->binary_id + ".cubin") {
-    item.status = corrupt("its name is not that of the binary inside, " + binary->binary_id, path);
-  } else {
-    item.binary = std::move(*binary);
-  }
-  return item;
-}
-
-Result<std::vector<BinaryItem>> list_binaries(const std::string& directory) {
-  std::vector<BinaryItem> items;
-  const std::string bin = os::join_path(directory, "bin");
-  const Result<std::vector<std::string>> names = files().list_directory(bin);
-  if (!names.ok()) {
-    if (names.status().code() == ErrorCode::kNotFound) return items;
-    return names.status();
-  }
-  for (const std::string& name : *names) {
-    if (!name.ends_with(".cubin")) continue;
-    Result<BinaryItem> item = read_binary(os::join_path(bin, name));
-    if (item.ok()) items.push_back(std::move(*item));
-  }
-  return items;
+// PATH names a file, not a directory.
+bool names_a_file(const CacheOptions& options) {
+  if (options.path.empty()) return false;
+  const Result<os::FileInfo> info = files().info(options.path);
+  return info.ok() && info->type != os::FileType::kDirectory;
 }
 
 Json config_json(const Config& config) {
@@ -166,20 +126,18 @@ void add_entry(Table& table, const tuning::Record& record) {
 int run_path(Session& session, const CacheOptions& options) {
   const os::CacheDirectory chosen =
       os::choose_cache_directory(options.cache_dir, session.environment);
+  if (chosen.memory_only()) return session.fail(io_error(chosen.reason));
   if (session.json) {
     session.print_json("scanjit-cache-path/1", {{"path", chosen.path}, {"reason", chosen.reason}});
-    return chosen.memory_only() ? kExitEnvironment : kExitOk;
+  } else {
+    session.out << chosen.path << std::endl;
   }
-  if (chosen.memory_only())
-    return session.fail(kExitEnvironment,
-                        not_found("there is no cache directory: " + chosen.reason));
-  session.out << chosen.path << std::endl;
   return kExitOk;
 }
 
 int run_ls(Session& session, const CacheOptions& options) {
-  const Result<std::string> directory = directory_of(session, options, options.path);
-  if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
+  const Result<std::string> directory = directory_of(session, options);
+  if (!directory.ok()) return session.fail(directory.status());
   const auto items = tuning::list_store(files(), *directory);
   if (!items.ok()) return session.fail(items.status());
   const auto binaries = list_binaries(*directory);
@@ -231,45 +189,37 @@ int run_ls(Session& session, const CacheOptions& options) {
   return kExitOk;
 }
 
-// A tuned file of any kind: exported, shipped, or one of a cache.
-Result<tuning::TunedFile> read_tuned(const std::string& path) {
-  SCANJIT_ASSIGN_OR_RETURN(const std::string text, files().read_file(path, kMaxBytes));
-  Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text, tuning::Checksum::kWithout);
-  if (!file.ok())
-    return Status(file.status().code(), path + ": " + file.status().message(), {{}, path, 0});
-  return file;
+int show_binary(Session& session, const std::string& path) {
+  const Result<BinaryItem> item = read_binary(path);
+  if (!item.ok()) return session.fail(item.status());
+  if (!item->status.ok()) return session.fail(kExitUsage, item->status.with_context(path));
+  if (session.json) {
+    session.print_json("scanjit-cache-binary/1", binary_json(*item));
+    return kExitOk;
+  }
+  const jit::StoredBinary& binary = item->binary;
+  session.out << "kernel       " << binary.entry << " for " << binary.arch << ", compiled by NVRTC "
+              << binary.nvrtc << '\n'
+              << "binary id    " << binary.binary_id << '\n'
+              << "registers    " << binary.resources.registers << " a thread\n"
+              << "spills       " << binary.resources.spill_stores << " B stored, "
+              << binary.resources.spill_loads << " B loaded\n"
+              << "code         " << byte_text(binary.resources.code_bytes) << std::endl;
+  return kExitOk;
 }
 
 int run_show(Session& session, const CacheOptions& options) {
   std::vector<tuning::Record> records;
-  const Result<os::FileInfo> info =
-      options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
-  if (info.ok() && info->type == os::FileType::kRegular) {
-    if (options.path.ends_with(".cubin")) {
-      const Result<BinaryItem> item = read_binary(options.path);
-      if (!item.ok()) return session.fail(item.status());
-      if (!item->status.ok())
-        return session.fail(kExitUsage, item->status.with_context(options.path));
-      if (session.json) {
-        session.print_json("scanjit-cache-binary/1", binary_json(*item));
-      } else {
-        const jit::StoredBinary& binary = item->binary;
-        session.out << "kernel       " << binary.entry << " for " << binary.arch
-                    << ", compiled by NVRTC " << binary.nvrtc << '\n'
-                    << "binary id    " << binary.binary_id << '\n'
-                    << "registers    " << binary.resources.registers << " a thread\n"
-                    << "spills       " << binary.resources.spill_stores << " B stored, "
-                    << binary.resources.spill_loads << " B loaded\n"
-                    << "code         " << byte_text(binary.resources.code_bytes) << std::endl;
-      }
-      return kExitOk;
-    }
+  std::string subject = options.path;
+  if (names_a_file(options)) {
+    if (options.path.ends_with(".cubin")) return show_binary(session, options.path);
     Result<tuning::TunedFile> file = read_tuned(options.path);
-    if (!file.ok()) return session.fail(kExitUsage, file.status());
+    if (!file.ok()) return session.fail(file.status());
     records = std::move(file->entries);
   } else {
-    const Result<std::string> directory = directory_of(session, options, options.path);
-    if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
+    const Result<std::string> directory = directory_of(session, options);
+    if (!directory.ok()) return session.fail(directory.status());
+    subject = *directory;
     auto items = tuning::list_store(files(), *directory);
     if (!items.ok()) return session.fail(items.status());
     for (tuning::StoreItem& item : *items) {
@@ -280,13 +230,17 @@ int run_show(Session& session, const CacheOptions& options) {
   std::erase_if(records, [&](const tuning::Record& record) {
     return record.key.text().find(options.text) == std::string::npos;
   });
+  if (records.empty() && !options.text.empty()) {
+    return session.fail(not_found("there is no such entry: no key in " + subject + " has '" +
+                                  options.text + "' in it"));
+  }
   if (session.json) {
     Json entries = Json::array();
     for (const tuning::Record& record : records) entries.push_back(record_json(record));
     session.print_json("scanjit-cache-show/1", {{"entries", std::move(entries)}});
     return kExitOk;
   }
-  if (records.empty()) return session.fail(kExitUsage, not_found("there is no such entry"));
+  if (records.empty()) session.out << subject << ": no tuned entries\n";
   for (const tuning::Record& record : records) {
     session.out << record.key.text() << '\n'
                 << "  config      " << to_string(record.config) << ", " << figures(record.us.median)
@@ -316,59 +270,41 @@ int run_show(Session& session, const CacheOptions& options) {
 }
 
 int run_verify(Session& session, const CacheOptions& options) {
-  struct Finding {
-    std::string path;
-    Status status;
-  };
-  std::vector<Finding> damaged;
-  std::int64_t checked = 0;
+  StoreCheck check;
   std::string subject = options.path;
-  const Result<os::FileInfo> info =
-      options.path.empty() ? Result<os::FileInfo>(not_found("")) : files().info(options.path);
-  if (info.ok() && info->type == os::FileType::kRegular) {
-    ++checked;
+  if (names_a_file(options)) {
+    check.checked = 1;
+    Status status;
     if (options.path.ends_with(".cubin")) {
       const Result<BinaryItem> item = read_binary(options.path);
-      const Status status = item.ok() ? item->status : item.status();
-      if (!status.ok()) damaged.push_back({options.path, status});
-    } else if (const Status status = read_tuned(options.path).status(); !status.ok()) {
-      damaged.push_back({options.path, status});
+      status = item.ok() ? item->status : item.status();
+    } else {
+      status = read_tuned(options.path).status();
     }
+    if (!status.ok()) check.findings.push_back({options.path, status});
   } else {
-    const Result<std::string> directory = directory_of(session, options, options.path);
-    if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
-    if (!options.path.empty() && !info.ok()) return session.fail(info.status());
+    const Result<std::string> directory = directory_of(session, options);
+    if (!directory.ok()) return session.fail(directory.status());
     subject = *directory;
-    const auto items = tuning::list_store(files(), *directory);
-    if (!items.ok()) return session.fail(items.status());
-    const auto binaries = list_binaries(*directory);
-    if (!binaries.ok()) return session.fail(binaries.status());
-    checked = static_cast<std::int64_t>(items->size() + binaries->size());
-    for (const tuning::StoreItem& item : *items) {
-      if (!item.status.ok()) damaged.push_back({item.path, item.status});
-    }
-    for (const BinaryItem& item : *binaries) {
-      if (!item.status.ok()) damaged.push_back({item.path, item.status});
-    }
-    if (const Status trusted =
-            files().check_trusted_directory(*directory, os::TrustedOwner::kSelfOrRoot);
-        !trusted.ok() && trusted.code() != ErrorCode::kNotFound) {
-      damaged.push_back({*directory, trusted});
-    }
+    Result<StoreCheck> done = check_store(*directory);
+    if (!done.ok()) return session.fail(done.status());
+    check = std::move(*done);
   }
+  const std::vector<Finding>& damaged = check.findings;
   if (session.json) {
     Json list = Json::array();
     for (const Finding& finding : damaged)
       list.push_back({{"path", finding.path}, {"message", finding.status.message()}});
-    session.print_json("scanjit-cache-verify/1",
-                       {{"path", subject}, {"checked", checked}, {"damaged", std::move(list)}});
+    session.print_json(
+        "scanjit-cache-verify/1",
+        {{"path", subject}, {"checked", check.checked}, {"damaged", std::move(list)}});
   } else {
     for (const Finding& finding : damaged) {
       session.out << "DAMAGED  " << printable(finding.path) << ": "
                   << printable(finding.status.message()) << '\n';
     }
-    session.out << subject << ": " << checked << " files checked, " << damaged.size() << " damaged"
-                << std::endl;
+    session.out << subject << ": " << check.checked << " files checked, " << damaged.size()
+                << " damaged" << std::endl;
   }
   if (damaged.empty()) return kExitOk;
   session.err << "repeat: " << shell_line(session.arguments) << std::endl;
@@ -406,51 +342,73 @@ int write_tuned(Session& session, const CacheOptions& options, const tuning::Tun
   return kExitOk;
 }
 
-int run_merge(Session& session, const CacheOptions& options) {
+// All of them, or the error of the first bad one: nothing is done by halves.
+Result<std::vector<tuning::TunedFile>> read_all(const std::vector<std::string>& paths) {
   std::vector<tuning::TunedFile> read;
-  for (const std::string& path : options.files) {
-    Result<tuning::TunedFile> file = read_tuned(path);
-    if (!file.ok()) return session.fail(kExitUsage, file.status());
-    read.push_back(std::move(*file));
+  for (const std::string& path : paths) {
+    SCANJIT_ASSIGN_OR_RETURN(tuning::TunedFile file, read_tuned(path));
+    read.push_back(std::move(file));
   }
-  const Result<tuning::TunedFile> merged = tuning::merge(read);
+  return read;
+}
+
+int run_merge(Session& session, const CacheOptions& options) {
+  const auto read = read_all(options.files);
+  if (!read.ok()) return session.fail(read.status());
+  const Result<tuning::TunedFile> merged = tuning::merge(*read);
   if (!merged.ok()) return session.fail(kExitUsage, merged.status());
   return write_tuned(session, options, *merged, "scanjit-cache-merge/1");
 }
 
-int run_export(Session& session, const CacheOptions& options) {
-  const Result<std::string> directory = directory_of(session, options, options.path);
-  if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
-  std::string gpu = options.gpu;
-  if (gpu.empty()) {
-    const auto names = files().list_directory(tuning::tuned_root(*directory));
-    if (!names.ok() || names->empty())
-      return session.fail(kExitUsage, not_found("there is no tuned entry in " + *directory));
-    if (names->size() > 1) {
-      std::string all;
-      for (const std::string& name : *names) all += (all.empty() ? "" : ", ") + name;
-      return session.fail(
-          kExitUsage,
-          invalid_argument("there are entries of several GPU models, choose one by --gpu: " + all));
-    }
-    gpu = names->front();
+// The folder of the GPU model that is meant: by the model's name or the folder's, or the only one
+// that holds anything.
+Result<std::string> gpu_of_store(const std::string& directory, const std::string& wanted) {
+  SCANJIT_ASSIGN_OR_RETURN(const auto items, tuning::list_store(files(), directory));
+  std::map<std::string, std::string> models, meant;  // folder -> name
+  for (const tuning::StoreItem& item : items) {
+    if (!item.file) continue;
+    const auto& names = item.file->gpu.names;
+    const std::string name = names.empty() ? "" : names.front();
+    models.try_emplace(item.gpu, name);
+    if (wanted.empty() || item.gpu == wanted ||
+        std::find(names.begin(), names.end(), wanted) != names.end())
+      meant.try_emplace(item.gpu, name);
   }
-  const Result<tuning::TunedFile> file = tuning::export_store(files(), *directory, gpu);
+  if (models.empty()) return not_found("there is no tuned entry in " + directory);
+  if (meant.size() == 1) return meant.begin()->first;
+  std::string all;
+  for (const auto& [folder, name] : meant.empty() ? models : meant)
+    all += (all.empty() ? "" : ", ") + folder + (name.empty() ? "" : " (" + name + ")");
+  if (meant.empty()) {
+    return not_found("there is no entry of GPU '" + wanted + "' in " + directory + "; there are " +
+                     all);
+  }
+  return invalid_argument("there are entries of several GPU models, choose one by --gpu: " + all);
+}
+
+int run_export(Session& session, const CacheOptions& options) {
+  const Result<std::string> directory = directory_of(session, options);
+  if (!directory.ok()) return session.fail(directory.status());
+  const Result<std::string> gpu = gpu_of_store(*directory, options.gpu);
+  if (!gpu.ok()) return session.fail(gpu.status());
+  const Result<tuning::TunedFile> file = tuning::export_store(files(), *directory, *gpu);
   if (!file.ok()) return session.fail(file.status());
   return write_tuned(session, options, *file, "scanjit-cache-export/1");
 }
 
 int run_import(Session& session, const CacheOptions& options) {
-  const Result<std::string> directory = directory_of(session, options, options.path);
-  if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
+  CacheOptions target = options;
+  if (!options.into.empty()) target.cache_dir = options.into;
+  const Result<std::string> directory = directory_of(session, target);
+  if (!directory.ok()) return session.fail(directory.status());
+  const auto read = read_all(options.files);
+  if (!read.ok()) return session.fail(read.status());
   std::int64_t written = 0, offered = 0;
-  for (const std::string& path : options.files) {
-    const Result<tuning::TunedFile> file = read_tuned(path);
-    if (!file.ok()) return session.fail(kExitUsage, file.status());
-    const Result<std::int64_t> count = tuning::import_into_store(files(), *directory, *file);
+  for (const tuning::TunedFile& file : *read) {
+    const Result<std::int64_t> count = tuning::import_into_store(files(), *directory, file);
     if (!count.ok()) return session.fail(count.status());
     written += *count;
-    offered += static_cast<std::int64_t>(file->entries.size());
+    offered += static_cast<std::int64_t>(file.entries.size());
   }
   if (session.json) {
     session.print_json("scanjit-cache-import/1",
@@ -463,8 +421,8 @@ int run_import(Session& session, const CacheOptions& options) {
 }
 
 int run_gc(Session& session, const CacheOptions& options) {
-  const Result<std::string> directory = directory_of(session, options, options.path);
-  if (!directory.ok()) return session.fail(kExitEnvironment, directory.status());
+  const Result<std::string> directory = directory_of(session, options);
+  if (!directory.ok()) return session.fail(directory.status());
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   const std::int64_t now_ns = static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
@@ -521,9 +479,7 @@ Command add_cache(CLI::App& parent, Session& session) {
                        int (*run)(Session&, const CacheOptions&)) {
     CLI::App* command = app->add_subcommand(name, about);
     add_session_flags(*command, session);
-    command
-        ->add_option("--cache-dir", options->cache_dir, "Cache directory, where PATH is left out")
-        ->type_name("DIR");
+    add_cache_dir_flag(*command, options->cache_dir);
     command->callback([chosen, options, run] {
       *chosen = [options, run](Session& s) { return run(s, *options); };
     });
@@ -556,17 +512,21 @@ Command add_cache(CLI::App& parent, Session& session) {
   CLI::App* export_ = add("export", "Write one GPU model's entries as one tuned file", run_export);
   add_path(export_, "Cache directory or pack");
   export_
-      ->add_option(
-          "--gpu", options->gpu,
-          "Directory of the GPU model, as 'cache ls' prints it; needed if there are several")
+      ->add_option("--gpu", options->gpu,
+                   "GPU model, by its name or its directory as 'cache ls' prints it; needed if "
+                   "there are several")
       ->type_name("NAME");
   export_->add_option("-o,--out", options->out, "File to write (default: standard output)")
       ->type_name("FILE");
   export_->footer("Example:\n  scanjit cache export --out NVIDIA_H200.json");
   CLI::App* import = add("import", "Put the entries of tuned files into a cache", run_import);
   import->add_option("FILES", options->files, "Tuned files")->required()->type_name("");
-  import->add_option("--into", options->path, "Cache directory (default: the user's)")
-      ->type_name("DIR");
+  import
+      ->add_option("--into", options->into,
+                   "Cache directory, made if missing (default: the user's)")
+      ->type_name("DIR")
+      ->transform(cache_directory())
+      ->excludes(import->get_option("--cache-dir"));
   import->footer("Example:\n  scanjit cache import NVIDIA_H200.json --into pack/");
   CLI::App* gc = add(
       "gc", "Remove what was set aside or left behind, and the oldest files above a cap", run_gc);
@@ -574,7 +534,7 @@ Command add_cache(CLI::App& parent, Session& session) {
   gc->add_option("--max-bytes", options->max_bytes,
                  "Keep at most so many bytes; cubins go before tuned entries (default: no cap)")
       ->type_name("BYTES")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(whole_number(0));
   gc->footer("Example:\n  scanjit cache gc --max-bytes 500000000");
   return {app, [chosen](Session& s) { return (*chosen)(s); }};
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 
+#include "checks.hpp"
 #include "commands.hpp"
 #include "engine/internals.hpp"
 #include "flags.hpp"
@@ -76,11 +77,14 @@ int parse_and_run(Session& session) {
                                          add_cache(app, session),  add_doctor(app, session)};
   const auto help = std::make_shared<Help>();
   help->column_width(kHelpColumn);
-  const std::function<void(CLI::App&)> set_help = [&](CLI::App& some) {
+  const std::function<void(CLI::App&)> finish = [&](CLI::App& some) {
     some.formatter(help);
-    for (CLI::App* command : some.get_subcommands({})) set_help(*command);
+    for (CLI::Option* option : some.get_options()) {
+      if (option->get_type_size() != 0) option->transform(not_empty());
+    }
+    for (CLI::App* command : some.get_subcommands({})) finish(*command);
   };
-  set_help(app);
+  finish(app);
   try {
     std::vector<std::string> reversed(
         session.arguments.begin() + (session.arguments.empty() ? 0 : 1), session.arguments.end());
@@ -96,7 +100,10 @@ int parse_and_run(Session& session) {
     if (const auto unknown = unknown_command(app, given))
       return session.fail(kExitUsage, invalid_argument(*unknown));
     std::string command = "scanjit";
-    for (const CLI::App* chosen : app.get_subcommands()) command += " " + chosen->get_name();
+    for (const CLI::App* chosen = &app; !chosen->get_subcommands().empty();) {
+      chosen = chosen->get_subcommands().front();
+      command += " " + chosen->get_name();
+    }
     return session.fail(kExitUsage, invalid_argument(std::string(error.what()) + " (see '" +
                                                      command + " --help')"));
   }

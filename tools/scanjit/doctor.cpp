@@ -89,7 +89,8 @@ void look_at_driver(const Environment& environment, Examination* result) {
     std::string text = "device " + std::to_string(i) + ": " + facts->name + ", " + facts->arch +
                        ", " + std::to_string(facts->sm_count) + " multiprocessors, " +
                        byte_text(facts->total_bytes) + ", L2 " + byte_text(facts->l2_bytes) + ", " +
-                       byte_text(facts->smem_optin_bytes) + " of shared memory a block";
+                       byte_text(facts->smem_optin_bytes) +
+                       " of shared memory a block";
     result->findings.push_back({"GPU", usable ? Grade::kOk : Grade::kMissing, std::move(text),
                                 usable ? "" : "the kernels need compute capability 8.0 or newer"});
     result->usable_gpu = result->usable_gpu || usable;
@@ -280,9 +281,7 @@ Command add_doctor(CLI::App& parent, Session& session) {
   CLI::App* app = parent.add_subcommand(
       "doctor", "Driver, NVRTC, GPUs, cache directory, tuned files: what is there and what to fix");
   add_session_flags(*app, session);
-  app->add_option("--cache-dir", options->cache_dir,
-                  "Cache directory to look at (default: the user's)")
-      ->type_name("DIR");
+  add_cache_dir_flag(*app, options->cache_dir);
   app->footer(
       "Example: is this container fit to serve? (exit status 3: no usable GPU)\n  scanjit doctor");
   return {app, [options](Session& s) { return run_doctor(s, *options); }};

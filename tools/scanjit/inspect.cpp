@@ -80,8 +80,8 @@ int run_inspect(Session& session, const InspectOptions& options) {
   if (!shape.ok()) return session.fail(kExitUsage, shape.status());
   const auto problem = ops::make_problem(*shape);
   if (!problem.ok()) return session.fail(kExitUsage, problem.status());
-  if (const auto known = jit::compile_options(options.arch); !known.ok())
-    return session.fail(kExitUsage, known.status());
+  if (const Status known = check_arch(options.arch); !known.ok())
+    return session.fail(kExitUsage, known);
   const ops::DeviceLimits limits = ops::limits_of(gpu_of_arch(options.arch));
 
   std::vector<Config> configs;
@@ -240,10 +240,7 @@ Command add_inspect(CLI::App& parent, Session& session) {
   CLI::Option* source = app->add_flag("--source", options->source,
                                       "Print the generated CUDA source and compile nothing");
   app->add_flag("--ptx", options->ptx, "Print the PTX")->excludes(source);
-  app->add_option("--jobs", options->jobs,
-                  "Parallel compilations (default: as many as cores, at most 16)")
-      ->type_name("N")
-      ->check(CLI::Range(0, 256));
+  add_jobs_flag(*app, options->jobs);
   add_store_flags(*app, options->engine);
   app->footer(
       "Example: registers, shared memory and spills of every config at 16 sequences\n"

@@ -11,16 +11,16 @@
 #include "engine/internals.hpp"
 #include "engine/pack.hpp"
 #include "flags.hpp"
-#include "jit/compiler.hpp"
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
+#include "store_check.hpp"
 #include "terminal.hpp"
 
 namespace scanjit::cli {
 namespace {
 
-// A cache is its owner's alone, but a pack is often built as root and served by somebody else: all may
-// read it, nobody else write it.
+// A cache is its owner's alone, but a pack is often built as root and served by somebody else: all
+// may read it, nobody else write it.
 void let_all_read(const std::string& pack) {
   namespace fs = std::filesystem;
   constexpr auto kRead = fs::perms::group_read | fs::perms::others_read;
@@ -31,7 +31,8 @@ void let_all_read(const std::string& pack) {
     const fs::path root = fs::path(pack) / part;
     if (!fs::is_directory(fs::symlink_status(root, ignored))) continue;
     fs::permissions(root, kEnter, fs::perm_options::add, ignored);
-    for (fs::recursive_directory_iterator at(root, ignored), end; at != end; at.increment(ignored)) {
+    for (fs::recursive_directory_iterator at(root, ignored), end; at != end;
+         at.increment(ignored)) {
       const fs::file_status status = at->symlink_status(ignored);
       if (fs::is_symlink(status)) continue;
       fs::permissions(at->path(), fs::is_directory(status) ? kEnter : kRead, fs::perm_options::add,
@@ -47,18 +48,18 @@ struct PrewarmOptions {
   ShapeFlags shapes;
 };
 
-constexpr std::int64_t kMaxTunedBytes = std::int64_t{256} << 20;
-
 // The tuned file that was named, or the shipped one of the architecture.
 Result<tuning::TunedFile> tuned_file(const PrewarmOptions& options, std::string* name) {
   if (!options.tuned.empty()) {
     *name = options.tuned;
-    SCANJIT_ASSIGN_OR_RETURN(const std::string text,
-                             os::posix_file_system().read_file(options.tuned, kMaxTunedBytes));
-    Result<tuning::TunedFile> file = tuning::tuned_file_from_json(text, tuning::Checksum::kWithout);
-    if (!file.ok())
-      return Status(file.status().code(), options.tuned + ": " + file.status().message(),
-                    {{}, options.tuned, 0});
+    SCANJIT_ASSIGN_OR_RETURN(tuning::TunedFile file, read_tuned(options.tuned));
+    const std::string arch = cuda::arch_name(file.gpu.compute_major, file.gpu.compute_minor);
+    if (!options.arch.empty() && options.arch != arch) {
+      return invalid_argument("--arch is " + options.arch + ", but " + options.tuned + " is for " +
+                              arch +
+                              ": leave --arch out, or --tuned and name shapes to pack what " +
+                              "the heuristic picks for " + options.arch);
+    }
     return file;
   }
   std::string shipped;
@@ -87,8 +88,8 @@ Result<tuning::TunedFile> tuned_file(const PrewarmOptions& options, std::string*
 
 int run_prewarm(Session& session, const PrewarmOptions& options) {
   if (!options.arch.empty()) {
-    if (const auto known = jit::compile_options(options.arch); !known.ok())
-      return session.fail(kExitUsage, known.status());
+    if (const Status known = check_arch(options.arch); !known.ok())
+      return session.fail(kExitUsage, known);
   }
   std::string name;
   Result<tuning::TunedFile> tuned = tuned_file(options, &name);
@@ -100,8 +101,7 @@ int run_prewarm(Session& session, const PrewarmOptions& options) {
     if (!shapes.ok()) return session.fail(kExitUsage, shapes.status());
     for (const tuning::Shape& shape : *shapes) {
       auto problem = ops::make_problem(shape);
-      if (!problem.ok())
-        return session.fail(kExitUsage, problem.status().with_context(shape.text()));
+      if (!problem.ok()) return session.fail(kExitUsage, problem.status());
       pack.problems.push_back(std::move(*problem));
     }
   }
@@ -178,12 +178,8 @@ Command add_prewarm(CLI::App& parent, Session& session) {
       ->required();
   app->add_flag("--picks-only", options->picks_only,
                 "Only the pick of each key, without alternates and heuristic: the smallest pack");
-  app->add_option("--jobs", options->jobs,
-                  "Parallel compilations (default: as many as cores, at most 16)")
-      ->type_name("N")
-      ->check(CLI::Range(0, 256));
-  add_shapes_flag(*app, options->shapes);
-  add_model_flags(*app, options->shapes);
+  add_jobs_flag(*app, options->jobs);
+  add_shape_flags(*app, options->shapes);
   app->footer(
       "Example: in an image build, for servers with H200s (then EngineOptions::pack_dirs = "
       "{\"/opt/pack\"})\n"

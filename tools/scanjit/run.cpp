@@ -3,12 +3,15 @@
 #include <memory>
 #include <ostream>
 
+#include "arch_gpu.hpp"
 #include "commands.hpp"
 #include "device_case.hpp"
 #include "flags.hpp"
 #include "gpu.hpp"
+#include "host_memory.hpp"
 #include "judge.hpp"
 #include "name_values.hpp"
+#include "ops/gated_delta_h.hpp"
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
 #include "reference/generators.hpp"
@@ -37,6 +40,8 @@ int make_example(Session& session, const RunOptions& options) {
   if (!gates.ok()) return session.fail(kExitUsage, gates.status());
   generator.gates = *gates;
   generator.seed = options.seed;
+  if (const Status status = check_fits_host(*problem, HostUse::kInputs); !status.ok())
+    return session.fail(status);
   if (const Status status = check_writable(options.example); !status.ok())
     return session.fail(kExitEnvironment, status);
   const Result<reference::GatedDeltaHInputs> inputs = reference::generate(*problem, generator);
@@ -123,14 +128,30 @@ int run_run(Session& session, const RunOptions& options) {
     }
     problem = read_problem(*file, *settings, wanted);
   }
-  if (!problem.ok()) return session.fail(kExitUsage, problem.status().with_context(options.in));
+  if (!problem.ok()) {
+    const bool too_large = problem.status().code() == ErrorCode::kOutOfMemory;
+    return session.fail(too_large ? kExitEnvironment : kExitUsage,
+                        problem.status().with_context(options.in));
+  }
+  if (forced) {
+    const auto op = ops::GatedDeltaH::make(problem->inputs.problem);
+    if (!op.ok()) return session.fail(kExitUsage, op.status().with_context(options.in));
+    if (const Status legal = legal_somewhere(**op, *forced); !legal.ok())
+      return session.fail(kExitUsage, legal);
+  }
+  if (options.check) {
+    if (const Status status = check_fits_host(problem->inputs.problem, HostUse::kOracle);
+        !status.ok()) {
+      return session.fail(status.with_context("--check"));
+    }
+  }
   if (!options.out.empty()) {
     if (const Status status = check_writable(options.out); !status.ok())
       return session.fail(kExitEnvironment, status);
   }
 
   Result<Gpu> gpu = open_gpu(session, options.engine);
-  if (!gpu.ok()) return session.fail(kExitEnvironment, gpu.status());
+  if (!gpu.ok()) return session.fail(gpu.status());
   const GatedDeltaHProblem& p = problem->inputs.problem;
   const Result<Plan> plan = forced ? gpu->engine.plan_with(p, *forced) : gpu->engine.plan(p);
   if (!plan.ok()) {
@@ -234,32 +255,41 @@ Command add_run(CLI::App& parent, Session& session) {
   CLI::App* app = parent.add_subcommand("run", "Run an op on the tensors of a safetensors file");
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
-  app->add_option("-i,--in", options->in,
-                  "Input file. Tensors: k [B,T,H,K], w [B,T,HV,K], u [B,T,HV,V] in BF16 or F16; "
-                  "optional g [B,T,HV], gk [B,T,HV,K], "
-                  "h0 [N,HV,K,V] in F32; cu_seqlens [N+1], chunk_offsets, h0_indices, ht_indices "
-                  "[N] in I32 or I64. "
-                  "h, v_new or ht in the file is what that output holds before the call")
-      ->type_name("FILE");
-  app->add_option("-o,--out", options->out,
-                  "File to write the outputs to (default: none is written)")
-      ->type_name("FILE");
-  app->add_option(
-         "--set", options->set,
-         "Options: BT=64, gate_base=2 or e, layout=kv or vk, max_tokens=N, aligned=true or false, "
-         "stride.NAME=N (the token "
-         "stride of k, w, u, g, gk, v_new, or the distance between states of h0, ht, in elements), "
-         "chunk_capacity=N, "
-         "ht_slots=N, in_place=ht+v_new, host_lengths=true, numerics=default. May be repeated")
-      ->type_name("NAME=VALUE");
-  app->add_option("--want", options->want,
-                  "Outputs to compute: h, v_new, ht, status (default: h,v_new,ht)")
-      ->type_name("NAMES");
-  app->add_option("--config", options->config,
-                  "Config, as bv=64,bk=128,stages=2,warps=4 (default: the tuned one)")
-      ->type_name("CONFIG");
-  app->add_flag("--check", options->check,
-                "Compare with the f64 oracle; exit status 1 if an error is above its limit");
+  std::vector<CLI::Option*> of_runs;
+  of_runs.push_back(
+      app->add_option(
+             "-i,--in", options->in,
+             "Input file. Tensors: k [B,T,H,K], w [B,T,HV,K], u [B,T,HV,V] in BF16 or F16; "
+             "optional g [B,T,HV], gk [B,T,HV,K], "
+             "h0 [N,HV,K,V] in F32; cu_seqlens [N+1], chunk_offsets, h0_indices, ht_indices "
+             "[N] in I32 or I64. "
+             "h, v_new or ht in the file is what that output holds before the call")
+          ->type_name("FILE"));
+  of_runs.push_back(app->add_option("-o,--out", options->out,
+                                    "File to write the outputs to (default: none is written)")
+                        ->type_name("FILE"));
+  of_runs.push_back(
+      app->add_option(
+             "--set", options->set,
+             "Options: BT=64, gate_base=2 or e, layout=kv or vk, max_tokens=N, aligned=true or "
+             "false, "
+             "stride.NAME=N (the token "
+             "stride of k, w, u, g, gk, v_new, or the distance between states of h0, ht, in "
+             "elements), "
+             "chunk_capacity=N, "
+             "ht_slots=N, in_place=ht+v_new, host_lengths=true, numerics=default. May be repeated")
+          ->type_name("NAME=VALUE"));
+  of_runs.push_back(
+      app->add_option("--want", options->want,
+                      "Outputs to compute: h, v_new, ht, status (default: h,v_new,ht)")
+          ->type_name("NAMES"));
+  of_runs.push_back(
+      app->add_option("--config", options->config,
+                      "Config, as bv=64,bk=128,stages=2,warps=4 (default: the tuned one)")
+          ->type_name("CONFIG"));
+  of_runs.push_back(
+      app->add_flag("--check", options->check,
+                    "Compare with the f64 oracle; exit status 1 if an error is above its limit"));
   app->add_option("--gates", options->gates,
                   "Which limits --check uses, and the gates of --example: strong, slow or none")
       ->type_name("SET")
@@ -270,7 +300,11 @@ Command add_run(CLI::App& parent, Session& session) {
   app->add_option("--shape", options->shape, "Shape of the example (default: N=2,T=200,H=2,HV=4)")
       ->type_name("NAME=VALUE,...")
       ->needs(example);
-  app->add_option("--seed", options->seed, "Seed of the example")->type_name("N")->needs(example);
+  app->add_option("--seed", options->seed, "Seed of the example")
+      ->type_name("N")
+      ->transform(whole_number(0))
+      ->needs(example);
+  for (CLI::Option* option : of_runs) example->excludes(option);
   add_device_flag(*app, options->engine);
   add_store_flags(*app, options->engine);
   app->footer(

@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <mutex>
 #include <ostream>
 
@@ -12,13 +15,26 @@
 namespace scanjit::cli {
 namespace {
 
+bool is_control(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7f;
+}
+
 std::string quoted(const std::string& argument) {
   static constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=,./:@%";
   if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string text = "'";
+  // What a terminal must not be sent is spelt out, in quotes that the shell reads it back from.
+  const bool control = std::any_of(argument.begin(), argument.end(), is_control);
+  std::string text = control ? "$'" : "'";
   for (const char c : argument) {
-    if (c == '\'') {
+    if (control && is_control(c)) {
+      std::array<char, 8> octal{};
+      std::snprintf(octal.data(), octal.size(), "\\%03o", static_cast<unsigned char>(c));
+      text += octal.data();
+    } else if (control && (c == '\'' || c == '\\')) {
+      text += std::string("\\") + c;
+    } else if (c == '\'') {
       text += "'\\''";
     } else {
       text += c;
@@ -112,8 +128,7 @@ std::string shell_line(const std::vector<std::string>& arguments) {
 
 std::string printable(std::string text) {
   for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = c == '\n' || c == '\t' ? c : '?';
+    if (is_control(c)) c = c == '\n' || c == '\t' ? c : '?';
   }
   return text;
 }

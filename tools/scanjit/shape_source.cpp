@@ -115,7 +115,13 @@ Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags, const st
   for (tuning::Shape& shape : all) {
     if (!op.empty() && shape.op != op) continue;
     SCANJIT_TRY(check_op(shape.op));
+    if (const Status status = ops::make_problem(shape).status(); !status.ok())
+      return status.with_context(shape.text());
     if (seen.insert(shape.text()).second) kept.push_back(std::move(shape));
+  }
+  if (kept.empty() && flags.any()) {
+    return invalid_argument("what was named holds no shape" +
+                            (op.empty() ? std::string() : " of " + op));
   }
   return kept;
 }

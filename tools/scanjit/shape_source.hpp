@@ -27,7 +27,8 @@ struct ShapeFlags {
   }
 };
 
-/// Shapes of `op` ("": of every op) from all flags, in order, none twice.
+/// Shapes of `op` ("": of every op) from all flags, in order, none twice, each of which the op
+/// takes; none only if no flag names any.
 /// Errors: kInvalidArgument, kNotFound, kCorrupt, kIoError; the sentence names file and field.
 [[nodiscard]] Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags,
                                                              const std::string& op);

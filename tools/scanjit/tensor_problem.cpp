@@ -1,7 +1,5 @@
 #include "tensor_problem.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "core/checked_math.hpp"
+#include "host_memory.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -190,21 +189,6 @@ std::optional<std::int64_t> count_chunks(const std::vector<std::int64_t>& cu_seq
     chunks += (cu_seqlens[n + 1] - cu_seqlens[n] + BT - 1) / BT;
   }
   return chunks;
-}
-
-Status check_fits_memory(const reference::GatedDeltaHSizes& s) {
-  double bytes = 0;
-  for (const std::int64_t elements : {s.k, s.w, s.u, s.h, s.v_new})
-    bytes += 2 * static_cast<double>(elements);
-  for (const std::int64_t elements : {s.g, s.gk, s.h0, s.ht})
-    bytes += 4 * static_cast<double>(elements);
-  const double machine =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (bytes <= machine) return {};
-  return invalid_argument("the problem's tensors take " +
-                          std::to_string(static_cast<long long>(bytes / 1e9)) +
-                          " GB as they are to be laid out, this machine has " +
-                          std::to_string(static_cast<long long>(machine / 1e9)) + " GB");
 }
 
 // The shapes of k, w and u, and which inputs exist.
@@ -395,7 +379,7 @@ Result<TensorProblem> read_problem(const io::Safetensors& file, const NameValues
   SCANJIT_TRY(choose_states(file, wanted, more, &target));
   SCANJIT_TRY(workspace_bound(p).status());
   SCANJIT_ASSIGN_OR_RETURN(const reference::GatedDeltaHSizes s, reference::sizes_of(p));
-  SCANJIT_TRY(check_fits_memory(s));
+  SCANJIT_TRY(check_fits_host(p, HostUse::kRun));
 
   const io::TensorView* h = p.has_h ? file.find("h") : nullptr;
   if (h != nullptr && !p.packed) {

@@ -44,7 +44,8 @@ struct TensorProblem {
 ///   numerics=default|any
 /// `wanted` (--want): the outputs to compute; empty: h, v_new and ht.
 /// Outputs that the file does not hold start as NaN, as does every element between strided rows.
-/// Errors: kInvalidArgument; the sentence names tensor, value and bound.
+/// Errors: kInvalidArgument; the sentence names tensor, value and bound. kOutOfMemory before
+/// anything is laid out, if strides or pools ask for more than this machine has.
 [[nodiscard]] Result<TensorProblem> read_problem(const io::Safetensors& file,
                                                  const NameValues& settings,
                                                  const std::vector<std::string>& wanted);

@@ -178,9 +178,10 @@ std::string percent(double fraction, bool sign) {
   return format(sign ? "%+.1f%%" : "%.1f%%", fraction * 100);
 }
 
-std::string byte_text(std::int64_t bytes) {
-  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
+std::string double_byte_text(double bytes) {
+  static constexpr std::array<const char*, 7> kUnits = {"B",   "KiB", "MiB", "GiB",
+                                                        "TiB", "PiB", "EiB"};
+  double value = bytes;
   std::size_t unit = 0;
   while (value >= 1024 && unit + 1 < kUnits.size()) {
     value /= 1024;

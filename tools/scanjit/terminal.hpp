@@ -68,7 +68,11 @@ class Progress {
 /// "4.2%"; with its sign if `sign`.
 [[nodiscard]] std::string percent(double fraction, bool sign = false);
 /// "840 B", "1.5 MiB".
-[[nodiscard]] std::string byte_text(std::int64_t bytes);
+[[nodiscard]] std::string double_byte_text(double bytes);
+template <class Number>
+[[nodiscard]] std::string byte_text(Number bytes) {
+  return double_byte_text(static_cast<double>(bytes));
+}
 /// "45 s", "3 min 20 s", "2 h 05 min".
 [[nodiscard]] std::string duration_text(std::int64_t seconds);
 

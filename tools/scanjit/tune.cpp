@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,7 @@ struct TuneOptions {
   std::string op, out, shortlist, devices = "0", shard;
   ShapeFlags shapes;
   double budget_s = 0;
+  std::int64_t patience_s = 60;  // compiling 32 configs on one core takes less
   bool resume = false, top_three_first = false, find_buckets = false, worker = false;
   EngineOptions engine;
 };
@@ -78,6 +80,7 @@ struct Fleet {
   std::string nvrtc;
 };
 
+// `count` devices are there, or may be as far as is known.
 Result<std::vector<int>> parse_devices(const std::string& text, int count) {
   std::vector<int> devices;
   if (text == "all") {
@@ -193,7 +196,8 @@ class Tuning {
   void run_device(int device) {
     EngineOptions engine_options = options_.engine;
     engine_options.device = device;
-    TuneWorker worker(program_path(session_), options_.op, engine_options);
+    TuneWorker worker(program_path(session_), options_.op, engine_options,
+                      options_.patience_s * 1000);
     while (true) {
       Job* job = nullptr;
       {
@@ -470,7 +474,8 @@ int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet
   }
   if (failed == 0) return kExitOk;
   std::vector<std::string> again = session.arguments;
-  if (!options.resume) again.emplace_back("--resume");
+  // Right behind the command: a "--" may end the flags later on.
+  if (!options.resume) again.insert(again.begin() + 2, "--resume");
   session.err << "repeat what failed: " << shell_line(again) << std::endl;
   return kExitFailed;
 }
@@ -577,15 +582,17 @@ int run_tune(Session& session, const TuneOptions& options) {
   }
   const Result<std::vector<tuning::Shape>> shapes = load_shapes(options.shapes, options.op);
   if (!shapes.ok()) return session.fail(kExitUsage, shapes.status());
+  if (options.devices != "all") {
+    const auto devices = parse_devices(options.devices, std::numeric_limits<int>::max());
+    if (!devices.ok()) return session.fail(kExitUsage, devices.status());
+  }
   for (const std::string& path : {options.out, options.shortlist}) {
     if (const Status status = check_writable(path); !status.ok())
       return session.fail(kExitEnvironment, status);
   }
   Result<Fleet> fleet = open_fleet(session, options);
   if (!fleet.ok()) {
-    return session.fail(
-        fleet.status().code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitEnvironment,
-        fleet.status());
+    return session.fail(fleet.status());
   }
   if (fleet->internals->cache.memory_only() && options.out.empty()) {
     return session.fail(kExitEnvironment,
@@ -636,27 +643,39 @@ Command add_tune(CLI::App& parent, Session& session) {
       "Time the config space of every key that some shapes fall into, and store the winners");
   add_session_flags(*app, session);
   add_op(*app, options->op)->default_val("gated_delta_h");
-  add_shapes_flag(*app, options->shapes);
-  add_model_flags(*app, options->shapes);
-  app->add_option("-o,--out", options->out, "Also write this run's entries as one tuned file")
-      ->type_name("FILE");
-  app->add_flag("--resume", options->resume,
-                "Skip keys that the cache holds already, measured under this NVRTC and driver");
+  add_shape_flags(*app, options->shapes);
+  CLI::Option* out =
+      app->add_option("-o,--out", options->out, "Also write this run's entries as one tuned file")
+          ->type_name("FILE");
+  CLI::Option* resume =
+      app->add_flag("--resume", options->resume,
+                    "Skip keys that the cache holds already, measured under this NVRTC and driver");
   app->add_option("--budget", options->budget_s,
                   "Seconds of compiling and timing for each key; then the best so far serves and "
                   "the entry is marked partial (default: no limit)")
       ->type_name("SECONDS")
-      ->check(CLI::NonNegativeNumber);
+      ->check(finite_number(0, 1e6));
+  app->add_option(
+         "--patience", options->patience_s,
+         "Seconds after which a worker that says nothing counts as hung: the config in hand "
+         "is recorded as rejected and the rest goes on")
+      ->type_name("SECONDS")
+      ->transform(whole_number(1, 86400))
+      ->capture_default_str();
   app->add_option("--shard", options->shard,
                   "Only every COUNT-th key, from INDEX on: for job arrays; merge the files by "
                   "'scanjit cache merge'")
       ->type_name("INDEX/COUNT");
-  app->add_flag("--top-three-first", options->top_three_first,
-                "Where a neighbouring key is tuned, time its top three first, and the whole space "
-                "only if they disagree with it by more than the noise");
+  CLI::Option* top_three = app->add_flag(
+      "--top-three-first", options->top_three_first,
+      "Where a neighbouring key is tuned, time its top three first, and the whole space only if "
+      "they disagree with it by more than the noise");
   CLI::Option* find = app->add_flag("--find-buckets", options->find_buckets,
                                     "Find at which sequence counts the best config changes, and "
-                                    "store these width buckets instead of winners");
+                                    "store these width buckets instead of winners")
+                          ->excludes(out)
+                          ->excludes(resume)
+                          ->excludes(top_three);
   app->add_option("--shortlist", options->shortlist,
                   "Write the shortlists of first use: a cover of everything measured")
       ->type_name("FILE")

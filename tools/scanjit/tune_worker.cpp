@@ -1,6 +1,9 @@
 #include "tune_worker.hpp"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
+#include <csignal>
 #include <istream>
 #include <ostream>
 
@@ -12,7 +15,6 @@
 namespace scanjit::cli {
 namespace {
 
-constexpr std::int64_t kSilenceMs = 60'000;  // compiling 32 configs on one core takes less
 constexpr int kBusyTries = 3;
 
 Json point_json(const tuning::MeasuredPoint& point) {
@@ -42,11 +44,11 @@ Result<tuning::MeasuredPoint> point_from(const Json& json, const std::string& li
   return tuning::MeasuredPoint{sequences->get<std::int64_t>(), tokens->get<std::int64_t>()};
 }
 
-// Steps that run a config name it: "timing bv=64 ...", "comparing bv=64 ...".
+// Steps that run a config end in it: "timing bv=64 ...", "comparing bv=64 ...".
 std::optional<Config> config_of_step(const std::string& step,
                                      const std::vector<Config>& candidates) {
   for (const Config& config : candidates) {
-    if (step.find(to_string(config)) != std::string::npos) return config;
+    if (step.ends_with(" " + to_string(config))) return config;
   }
   return std::nullopt;
 }
@@ -173,6 +175,8 @@ Result<TuneAnswer> answer_from_line(const std::string& line) {
 }
 
 int serve_tuning(Session& session, const EngineOptions& options) {
+  // A candidate that hangs does not see its input end: without this it would keep the GPU for ever.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   Result<Gpu> gpu = open_gpu(session, options);
   const auto say_error = [&](const Status& status) {
     session.out << dump({{"error",
@@ -229,14 +233,14 @@ Result<TuneAnswer> TuneWorker::attempt(const TuneRequest& request,
     process_.reset();  // kills and reaps
     return status;
   };
-  if (const Status status = process_->write(to_line(request) + "\n", kSilenceMs); !status.ok())
+  if (const Status status = process_->write(to_line(request) + "\n", silence_ms_); !status.ok())
     return death(status);
   while (true) {
-    const Result<std::optional<std::string>> line = process_->read_line(kSilenceMs);
+    const Result<std::optional<std::string>> line = process_->read_line(silence_ms_);
     if (!line.ok()) {
       if (line.status().code() != ErrorCode::kTimeout) return death(line.status());
       return death(Status(ErrorCode::kTimeout, "the worker said nothing for " +
-                                                   std::to_string(kSilenceMs / 1000) + " s"));
+                                                   std::to_string(silence_ms_ / 1000) + " s"));
     }
     if (!*line) {
       const Result<std::optional<os::ExitStatus>> exit = process_->wait(1000);

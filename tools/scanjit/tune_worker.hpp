@@ -5,7 +5,7 @@
 /// on standard output, one JSON object a line:
 ///
 ///     {"key": {...}, "points": [{"sequences": 16, "tokens": 1024}, ...],
-///      "candidates": ["bv=64,...", ...], "budget_ms": 0, "max_bytes": 0}
+///      "candidates": ["bv=64,...", ...], "budget_ms": 0}
 ///  -> {"step": "timing bv=64 ..."}           before each step, any number of times
 ///  -> {"done": {"record": {...} or null, "noise": 0.003,
 ///               "points": [{"sequences": 16, "tokens": 1024, "us": [["bv=64,...", 12.3], ...]},
@@ -54,16 +54,21 @@ struct TuneAnswer {
 /// Also reads error lines: as that error.
 [[nodiscard]] Result<TuneAnswer> answer_from_line(const std::string& line);
 
-/// The worker's side: answers requests until the end of input. Returns the exit status; after a
-/// sticky device fault it answers and ends.
+/// The worker's side: answers requests until the end of input, or until its parent dies, whatever
+/// it is doing then. Returns the exit status; after a sticky device fault it ends without an
+/// answer.
 [[nodiscard]] int serve_tuning(Session& session, const EngineOptions& options);
 
 /// The other side. One thread at a time.
 class TuneWorker {
  public:
-  /// `program`: this executable. Started when first needed and again after a death.
-  TuneWorker(std::string program, std::string op, EngineOptions options)
-      : program_(std::move(program)), op_(std::move(op)), options_(std::move(options)) {}
+  /// `program`: this executable. Started when first needed and again after a death. `silence_ms`:
+  /// longest that one step may take (compiling all candidates is one).
+  TuneWorker(std::string program, std::string op, EngineOptions options, std::int64_t silence_ms)
+      : program_(std::move(program)),
+        op_(std::move(op)),
+        options_(std::move(options)),
+        silence_ms_(silence_ms) {}
 
   /// Tunes one key. A candidate under which the worker dies or is silent for longer than
   /// `silence_ms` is left out of the next try and comes back in the record's `rejected`.
@@ -80,6 +85,7 @@ class TuneWorker {
 
   std::string program_, op_;
   EngineOptions options_;
+  std::int64_t silence_ms_;
   std::unique_ptr<os::Process> process_;
 };
 

@@ -12,6 +12,7 @@
 #include "device_case.hpp"
 #include "flags.hpp"
 #include "gpu.hpp"
+#include "host_memory.hpp"
 #include "judge.hpp"
 #include "name_values.hpp"
 #include "ops/gated_delta_h.hpp"
@@ -71,6 +72,7 @@ Result<std::vector<Case>> make_cases(const VerifyOptions& options) {
   std::vector<Case> cases;
   SCANJIT_ASSIGN_OR_RETURN(std::vector<tuning::Shape> shapes,
                            load_shapes(options.shapes, options.op));
+  for (const std::string& word : split(options.gates, ',')) SCANJIT_TRY(parse_gates(word).status());
   for (const tuning::Shape& shape : shapes) {
     for (const std::string& word : split(options.gates, ',')) {
       Case one;
@@ -121,6 +123,8 @@ Result<Outcome> examine(Gpu& gpu, const VerifyOptions& options, const Case& one)
     outcome.reason = reason;
     return outcome;
   };
+  if (const Status fits = check_fits_host(one.problem, HostUse::kOracle); !fits.ok())
+    return skip(fits.message());
   const Result<Plan> pick = gpu.engine.plan(one.problem);
   if (!pick.ok()) {
     if (pick.status().code() == ErrorCode::kUnsupported) return skip(pick.status().message());
@@ -242,7 +246,7 @@ int run_verify(Session& session, const VerifyOptions& options) {
   const Result<std::vector<Case>> cases = make_cases(wanted);
   if (!cases.ok()) return session.fail(kExitUsage, cases.status());
   Result<Gpu> gpu = open_gpu(session, options.engine);
-  if (!gpu.ok()) return session.fail(kExitEnvironment, gpu.status());
+  if (!gpu.ok()) return session.fail(gpu.status());
 
   std::int64_t passed = 0, failed = 0, skipped = 0, mistrusted = 0;
   double worst = 0;
@@ -269,6 +273,7 @@ int run_verify(Session& session, const VerifyOptions& options) {
     std::vector<std::string> again = {session.arguments.front(), "verify", options.op};
     again.insert(again.end(), one.repeat.begin(), one.repeat.end());
     if (options.all_configs) again.emplace_back("--all-configs");
+    for (std::string& word : engine_arguments(options.engine)) again.push_back(std::move(word));
     if (session.json) {
       Json json = {{"status", status},         {"case", one.name},
                    {"reason", shown.reason},   {"config", config_argument(shown.config)},
@@ -313,27 +318,33 @@ Command add_verify(CLI::App& parent, Session& session) {
       "verify", "Hold results on this GPU against the f64 oracle, and configs against each other");
   add_session_flags(*app, session);
   add_op(*app, options->op)->required();
-  add_shapes_flag(*app, options->shapes);
-  add_model_flags(*app, options->shapes);
-  app->add_option("--random", options->random,
-                  "So many random odd problems with every option (default, without shapes: 20)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000000));
+  std::vector<CLI::Option*> of_cases = add_shape_flags(*app, options->shapes);
+  CLI::Option* random =
+      app->add_option("--random", options->random,
+                      "So many random odd problems with every option (default, without shapes: 20)")
+          ->type_name("N")
+          ->transform(whole_number(1, 1'000'000));
   app->add_option("--seed", options->seed,
                   "Seed of the inputs; random problem i is that of seed + i")
       ->type_name("N")
+      ->transform(whole_number(0))
       ->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Most tokens of a random problem")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app->add_option("--gates", options->gates, "Gate sets for shapes: strong, slow, none")
-      ->type_name("SETS")
-      ->capture_default_str();
-  app->add_flag("--all-configs", options->all_configs,
-                "Run every legal config and compare bit for bit");
-  app->add_flag("--negative", options->negative,
-                "Show that three known mistakes are caught by the limits; needs no GPU");
+  CLI::Option* max_tokens =
+      app->add_option("--max-tokens", options->max_tokens, "Most tokens of a random problem")
+          ->type_name("N")
+          ->transform(whole_number(1, 1 << 20))
+          ->capture_default_str();
+  CLI::Option* gates =
+      app->add_option("--gates", options->gates, "Gate sets for shapes: strong, slow, none")
+          ->type_name("SETS")
+          ->capture_default_str();
+  CLI::Option* all_configs = app->add_flag("--all-configs", options->all_configs,
+                                           "Run every legal config and compare bit for bit");
+  CLI::Option* negative =
+      app->add_flag("--negative", options->negative,
+                    "Show that three known mistakes are caught by the limits; needs no GPU");
+  of_cases.insert(of_cases.end(), {random, max_tokens, gates, all_configs});
+  for (CLI::Option* option : of_cases) negative->excludes(option);
   add_device_flag(*app, options->engine);
   add_store_flags(*app, options->engine);
   app->footer(
