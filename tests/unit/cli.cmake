@@ -9,7 +9,8 @@ if(TARGET scanjit_commands)
     cli_hostile_store_test.cpp
     cli_parts_test.cpp
     cli_picture_test.cpp
-    cli_tensor_problem_test.cpp)
+    cli_tensor_problem_test.cpp
+    cli_tune_test.cpp)
   target_link_libraries(scanjit_unit_tests PRIVATE scanjit_commands CLI11::CLI11)
   target_compile_definitions(scanjit_unit_tests PRIVATE
     SCANJIT_PROGRAM="$<TARGET_FILE:scanjit_cli>"

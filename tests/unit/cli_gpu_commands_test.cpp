@@ -4,59 +4,13 @@
 
 #include <filesystem>
 
-#include "cli_world.hpp"
-#include "jit/binary_cache.hpp"
-#include "jit/kernel_provider.hpp"
-#include "ops_samples.hpp"
-#include "os/posix_file_system.hpp"
+#include "packed_world.hpp"
 #include "tuning/record.hpp"
 
 namespace scanjit::test {
 namespace {
 
 using Words = std::vector<std::string>;
-
-constexpr const char* kShape = "N=2,T=64,H=1,HV=2,K=64,V=64";
-
-class PackedWorld : public CliWorld {
- public:
-  PackedWorld() {
-    problem.B = 2;
-    problem.T = 64;
-    problem.H = 1;
-    problem.HV = 2;
-    problem.K = problem.V = 64;
-    problem.has_g = problem.has_h0 = problem.has_ht = true;
-    const auto provider = jit::KernelProvider::create({}, os::posix_file_system());
-    REQUIRE(provider.ok());
-    std::filesystem::create_directories(pack() + "/bin");
-    REQUIRE(chmod(pack().c_str(), 0700) == 0);
-    REQUIRE(chmod((pack() + "/bin").c_str(), 0700) == 0);
-    const auto op = made(problem);
-    REQUIRE(op != nullptr);
-    for (const Config& config : op->space().all()) {
-      if (!op->legal(config, h200()).ok()) continue;
-      for (const jit::KernelSource& source : op->kernels(config, h200())) {
-        jit::StoredBinary binary;
-        binary.source_id = *(*provider)->source_id(source, "sm_90a");
-        binary.binary_id = jit::make_binary_id(binary.source_id, "13.0.88 made up");
-        binary.entry = source.entry;
-        binary.arch = "sm_90a";
-        binary.nvrtc = "13.0.88";
-        binary.cubin = "no machine code";
-        write("pack/bin/" + binary.binary_id + ".cubin", jit::encode_binary(binary));
-      }
-    }
-  }
-  [[nodiscard]] std::string pack() const { return folder.file("pack"); }
-  /// Runs it with the pack.
-  [[nodiscard]] Ran gpu(Words arguments, const std::string& input = {},
-                        std::vector<std::string> variables = {}) const {
-    arguments.insert(arguments.end(), {"--pack", pack()});
-    return spawn(std::move(arguments), input, std::move(variables));
-  }
-  GatedDeltaHProblem problem;
-};
 
 TEST_CASE("without a GPU what needs one exits 3 and says where it looked", "[cli]") {
   const CliWorld world;
@@ -72,6 +26,8 @@ TEST_CASE("without a GPU what needs one exits 3 and says where it looked", "[cli
     check_failure(world.spawn_without_gpu(arguments), cli::kExitEnvironment,
                   "/nowhere/libcuda.so.1");
   }
+  const Ran told = world.spawn_without_gpu({"bench", "gated_delta_h"});
+  CHECK(told.err.find("libcuda") == told.err.rfind("libcuda"));  // once
   const Ran doctor = world.spawn_without_gpu({"doctor"});
   CHECK(doctor.exit == cli::kExitEnvironment);
   CHECK(doctor.out.find("missing  driver") != std::string::npos);
@@ -146,6 +102,26 @@ TEST_CASE("bench times every config and writes the file, the table and the pictu
   CHECK_FALSE(again["rows"][0].contains("configs"));
 }
 
+TEST_CASE("a pack that is none is warned of", "[cli]") {
+  const PackedWorld world;
+  std::filesystem::create_directories(world.folder.file("empty"));
+  const Ran ran = world.gpu({"bench", "gated_delta_h", "--shape", kShape, "--configs", "picks",
+                             "--pack", world.folder.file("empty")});
+  INFO(ran.err);
+  CHECK(ran.exit == 0);
+  CHECK(ran.err.find("neither bin nor tuned") != std::string::npos);
+}
+
+TEST_CASE("verify skips what does not fit into this machine", "[cli]") {
+  const PackedWorld world;
+  const Ran ran = world.gpu({"verify", "gated_delta_h", "--gates", "slow", "--shape",
+                             "N=1,T=8000000000,H=1,HV=2,K=64,V=64"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit == 0);
+  CHECK(ran.out.find("SKIPPED") != std::string::npos);
+  CHECK(ran.out.find("this machine has") != std::string::npos);
+}
+
 TEST_CASE("bench sweeps a field and shows each width in a column", "[cli]") {
   const PackedWorld world;
   const Ran ran = world.gpu({"bench", "gated_delta_h", "--shape", kShape, "--sweep", "N=1,2"});
@@ -181,97 +157,6 @@ TEST_CASE("bench --serve prepares a shape a line and answers an empty line with 
   CHECK(lines[5].contains("error"));  // what was prepared is gone
   CHECK(lines[6]["ready"]["N"] == 1);
   CHECK(lines[7]["us"].get<double>() > 0);
-}
-
-TEST_CASE("tune stores each winner at once, resumes, and exports what it tuned", "[cli]") {
-  const PackedWorld world;
-  const Words tune = {"tune",
-                      "--shape",
-                      kShape,
-                      "--shape",
-                      "N=1,T=64,H=1,HV=2,K=64,V=64",
-                      "--json",
-                      "--out",
-                      world.folder.file("t.json")};
-  const Ran first = world.gpu(tune);
-  INFO(first.out << first.err);
-  REQUIRE(first.exit == 0);
-  const auto json = first.json();
-  CHECK(json["schema"] == "scanjit-tune/1");
-  CHECK(json["tuned"] == 2);
-  CHECK(json["failed"] == 0);
-  REQUIRE(json["keys"].size() == 2);
-  for (const char* field :
-       {"key", "state", "config", "us", "default_us", "gain", "noise", "regret", "measured_at"})
-    CHECK(json["keys"][0].contains(field));
-  // The driver's times are those of the library's own formula: the best one wins.
-  CHECK(json["keys"][0]["us"].get<double>() <= json["keys"][0]["default_us"].get<double>());
-
-  const auto file = tuning::tuned_file_from_json(world.read("t.json"), tuning::Checksum::kWithout);
-  INFO(file.status().message());
-  REQUIRE(file.ok());
-  CHECK(file->entries.size() == 2);
-  CHECK_FALSE(file->width_buckets.empty());
-  CHECK(world.run({"cache", "verify"}).exit == 0);
-  CHECK(world.run({"cache", "show", "--json"}).json()["entries"].size() == 2);
-
-  Words again = tune;
-  again.emplace_back("--resume");
-  const auto resumed = world.gpu(again).json();
-  CHECK(resumed["resumed"] == 2);
-  CHECK(resumed["tuned"] == 0);
-  // And the engine serves it: as an exact pick.
-  const auto bench =
-      world.gpu({"bench", "gated_delta_h", "--shape", kShape, "--configs", "picks", "--json"})
-          .json();
-  CHECK(bench["rows"][0]["source"] == "exact");
-}
-
-TEST_CASE("shards divide the keys among them, and several devices share them", "[cli]") {
-  const PackedWorld world;
-  const Words shapes = {"tune",  "--shape", kShape, "--shape", "N=1,T=64,H=1,HV=2,K=64,V=64",
-                        "--json"};
-  std::size_t keys = 0;
-  for (const char* shard : {"0/2", "1/2"}) {
-    Words arguments = shapes;
-    arguments.insert(arguments.end(), {"--shard", shard});
-    keys += world.gpu(arguments).json()["keys"].size();
-  }
-  CHECK(keys == 2);
-  Words both = shapes;
-  both.insert(both.end(), {"--devices", "all"});
-  const Ran ran = world.gpu(both, {}, {"SCANJIT_FAKE_DEVICES=2"});
-  INFO(ran.err);
-  CHECK(ran.exit == 0);
-  CHECK(ran.json()["tuned"] == 2);
-  CHECK(ran.json()["devices"].size() == 2);
-  check_failure(world.gpu({"tune", "--shape", kShape, "--devices", "3"}), cli::kExitUsage,
-                "a device is '3'");
-}
-
-TEST_CASE("a config that takes its process down is left out and recorded", "[cli]") {
-  const PackedWorld world;
-  // Some config that is not the default.
-  const auto op = made(world.problem);
-  const Config victim{16, 32, 2, 2};
-  REQUIRE(op->legal(victim, h200()).ok());
-  const auto stage = op->stages(victim, h200()).back();
-  const Ran ran = world.gpu({"tune", "--shape", kShape, "--json"}, {},
-                            {"SCANJIT_FAKE_DIES_AT=" + std::to_string(stage.source.threads) + ":" +
-                             std::to_string(stage.source.smem_bytes)});
-  INFO(ran.out << ran.err);
-  CHECK(ran.exit == 0);
-  const auto entries = world.run({"cache", "show", "--json"}).json()["entries"];
-  REQUIRE(entries.size() == 1);
-  REQUIRE_FALSE(entries[0]["rejected"].empty());
-  CHECK(entries[0]["rejected"][0]["reason"] == "device_fault");
-  CHECK(entries[0]["rejected"][0]["config"]["bv"] == victim.bv);
-}
-
-TEST_CASE("tune with nowhere to put its winners exits 3 at once", "[cli]") {
-  const PackedWorld world;
-  check_failure(world.gpu({"tune", "--shape", kShape, "--cache-dir", "none"}),
-                cli::kExitEnvironment, "nowhere to go");
 }
 
 TEST_CASE("verify fails results that are wrong and prints how to repeat each", "[cli]") {

@@ -26,6 +26,7 @@ class CliWorld {
  public:
   TemporaryDirectory folder;
   Environment environment;
+  std::string nvrtc = "/nowhere/libnvrtc.so";  ///< of what is spawned; "": the machine's own
 
   CliWorld() {
     environment.scanjit_cuda_library = "/nowhere/libcuda.so.1";
@@ -49,14 +50,7 @@ class CliWorld {
   [[nodiscard]] Ran spawn(std::vector<std::string> arguments, const std::string& input = {},
                           std::vector<std::string> variables = {},
                           const std::string& driver = SCANJIT_FAKE_CUDA) const {
-    os::ProcessOptions options;
-    arguments.insert(arguments.begin(), SCANJIT_PROGRAM);
-    options.argv = std::move(arguments);
-    options.environment = {"SCANJIT_CUDA_LIBRARY=" + driver,
-                           "SCANJIT_NVRTC_LIBRARY=/nowhere/libnvrtc.so",
-                           "SCANJIT_CACHE_DIR=" + environment.scanjit_cache_dir};
-    options.environment.insert(options.environment.end(), variables.begin(), variables.end());
-    options.capture_stderr = true;
+    const os::ProcessOptions options = process(std::move(arguments), std::move(variables), driver);
     const auto output = os::run_process(options, input, 120'000);
     REQUIRE(output.ok());
     Ran ran;
@@ -64,6 +58,20 @@ class CliWorld {
     ran.out = output->output;
     ran.err = output->error_output;
     return ran;
+  }
+
+  /// How `spawn` starts it.
+  [[nodiscard]] os::ProcessOptions process(std::vector<std::string> arguments,
+                                           std::vector<std::string> variables = {},
+                                           const std::string& driver = SCANJIT_FAKE_CUDA) const {
+    os::ProcessOptions options;
+    arguments.insert(arguments.begin(), SCANJIT_PROGRAM);
+    options.argv = std::move(arguments);
+    options.environment = {"SCANJIT_CUDA_LIBRARY=" + driver, "SCANJIT_NVRTC_LIBRARY=" + nvrtc,
+                           "SCANJIT_CACHE_DIR=" + environment.scanjit_cache_dir};
+    options.environment.insert(options.environment.end(), variables.begin(), variables.end());
+    options.capture_stderr = true;
+    return options;
   }
 
   [[nodiscard]] Ran spawn_without_gpu(std::vector<std::string> arguments) const {
