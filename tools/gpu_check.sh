@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 tests="$bin/scanjit_gpu_tests" figures="$bin/scanjit_gpu_figures" cases="$root/tests/gpu/cases.txt"
-for file in "$tests" "$figures" "$cases"; do
+for file in "$tests" "$figures" "$bin/scanjit_server" "$cases"; do
   [ -e "$file" ] || { echo "gpu_check: $file is not there" >&2; exit 2; }
 done
 
@@ -52,9 +52,9 @@ if $quick; then
 fi
 
 # One case in a process of its own: a fault on the device ends that case and no other.
-run_case() { # tag seconds
+run_case() { # tag seconds command...
   local began=$SECONDS status=0 result
-  timeout -k 5 "$2" "$tests" "[$1]" >"$work/$1.log" 2>&1 || status=$?
+  timeout -k 5 "$2" "${@:3}" >"$work/$1.log" 2>&1 || status=$?
   if [ $status -eq 124 ] || [ $status -eq 137 ]; then result="failed (hung)"
   elif [ $status -ne 0 ] || grep -q 'No test cases matched\|No tests ran' "$work/$1.log"; then result="failed"
   elif grep -q '^skipped: ' "$work/$1.log"; then result="skipped"
@@ -70,9 +70,13 @@ while read -r tag seconds; do
   case "$tag" in "" | "#"*) continue ;; esac
   names+=("$tag")
   while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n; done
-  run_case "$tag" "$seconds" &
+  run_case "$tag" "$seconds" "$tests" "[$tag]" &
 done <"$cases"
 wait
+
+# The embedding server alone, since it tunes: cold, prewarmed, and with its picks exchanged.
+names+=(server)
+run_case server 180 "$bin/scanjit_server" --cache-dir "$work/server-cache" --heads 16 32 --width 128 --flip off --requests 5
 
 # compute-sanitizer works on some machines only.
 sanitizer_tool="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)"
