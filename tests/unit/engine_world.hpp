@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/first_use.hpp"
 #include "engine/internals.hpp"
 #include "jit/binary_cache.hpp"
 #include "ops_samples.hpp"
@@ -30,6 +31,7 @@ class EngineWorld {
   FakeDriver driver{2};
   os::MemoryFileSystem files;
   engine::KernelLoader loader;
+  engine::VainTries vain_tries;
   std::vector<std::string> lines;  // of the log
   EngineOptions options;
   Environment environment;
@@ -53,6 +55,7 @@ class EngineWorld {
     parts.files = &files;
     parts.clock = &os::steady_clock();
     parts.loader = &loader;
+    parts.vain_tries = &vain_tries;
     parts.environment = environment;
     parts.shipped = shipped;
     parts.shortlists = shortlists;
