@@ -59,7 +59,8 @@ Result<std::int64_t> MissRing::flush(os::FileSystem& files, const std::string& p
     now = in_order();
   }
   const std::vector<tuning::JournalEntry> all = tuning::merge_journals(std::move(known), now);
-  SCANJIT_TRY(files.publish(path, tuning::journal_to_json(all)));
+  if (const Status written = files.publish(path, tuning::journal_to_json(all)); !written.ok())
+    return io_error("the journal was not written: " + written.message(), path);
   const std::lock_guard lock(mutex_);
   for (const tuning::JournalEntry& written : now) {
     const auto place = held_.find(written.key.text());

@@ -101,6 +101,16 @@ TEST_CASE("a table of many plans finds each, while it grows under its readers", 
   CHECK(table.find(key_of(7))->settled);
 }
 
+TEST_CASE("a table of plans takes so many and no more", "[engine]") {
+  engine::PlanTable table;
+  constexpr auto kMost = static_cast<std::int64_t>(engine::PlanTable::kMostEntries);
+  for (std::int64_t i = 0; i < kMost; ++i)
+    REQUIRE(table.put({{ops::GatedDeltaH::words(layer(1, i)), 1}, nullptr, true}));
+  CHECK_FALSE(table.put({{ops::GatedDeltaH::words(layer(1, kMost)), 1}, nullptr, true}));
+  CHECK(table.find({ops::GatedDeltaH::words(layer(1, kMost)), 1}) == nullptr);
+  CHECK(table.find({ops::GatedDeltaH::words(layer(1, kMost - 1)), 1}) != nullptr);
+}
+
 TEST_CASE("a planned key is found in a fraction of a microsecond", "[engine]") {
   engine::PlanTable table;
   for (std::int64_t i = 0; i < 1000; ++i)

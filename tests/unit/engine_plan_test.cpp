@@ -10,32 +10,6 @@
 using namespace scanjit;
 using namespace scanjit::test;
 
-namespace {
-
-tuning::Record record_for(EngineWorld& world, Engine& engine, const GatedDeltaHProblem& problem,
-                          const Config& config) {
-  tuning::Record record;
-  const auto op = made(problem);
-  record.key = engine::internals(engine).store->key_of(op->key_query());
-  record.measured_at = {{op->key_query().sequences, op->tokens_per_sequence()}};
-  record.config = config;
-  record.us = {5, 4.9, 5.1, 9};
-  record.default_config = *op->heuristic(world.limits());
-  record.default_us = 10;
-  record.toolchain = {"13.0.88", "", "0.1.0"};
-  return record;
-}
-
-Config other_than(const Config& taken, const GatedDeltaHProblem& problem,
-                  const ops::DeviceLimits& limits) {
-  for (const Config& config : made(problem)->space().all()) {
-    if (config != taken && made(problem)->legal(config, limits).ok()) return config;
-  }
-  return {};
-}
-
-}  // namespace
-
 TEST_CASE("a plan is made once, launches on the caller's stream and leaves the thread as it was",
           "[engine]") {
   EngineWorld world;
@@ -427,7 +401,7 @@ TEST_CASE(
         ++failures;
       }
     }
-    world.check_thread_after_fault(1);
+    world.check_thread_clean(1);
     if (world.driver.calls() - before < nth) {
       CHECK(failures > 20);
       world.driver.clear_faults();
