@@ -55,6 +55,19 @@ Status check_extent(const char* name, std::int64_t rows, std::int64_t stride, st
 
 std::int64_t bytes_of(IndexType type) { return type == IndexType::kInt32 ? 4 : 8; }
 
+/// Addresses from the first to behind the last byte of a region; nothing of an empty one.
+/// Everything where the end lies beyond the last address.
+struct Span {
+  std::uintptr_t begin = 0, end = 0;
+};
+Span span_of(const Region& region) noexcept {
+  if (region.rows <= 0 || region.row_bytes <= 0) return {};
+  const auto bytes =
+      static_cast<std::uintptr_t>((region.rows - 1) * region.stride_bytes + region.row_bytes);
+  const std::uintptr_t end = region.base + bytes;
+  return end < region.base ? Span{0, UINTPTR_MAX} : Span{region.base, end};
+}
+
 Status check_index_type(const char* name, IndexType type) {
   if (type == IndexType::kInt32 || type == IndexType::kInt64) return {};
   return invalid_argument(std::string(name) + " is " + number(static_cast<int>(type)) +
@@ -81,8 +94,7 @@ Status GatedDeltaH::check() {
   SCANJIT_TRY(check_index_type("cu_seqlens_type", p.cu_seqlens_type));
   SCANJIT_TRY(check_index_type("index_type", p.index_type));
   if (p.numerics != "default" && p.numerics != "any") {
-    return unsupported("numerics is \"" + p.numerics +
-                       "\"; the scan has no class but default");
+    return unsupported("numerics is \"" + p.numerics + "\"; the scan has no class but default");
   }
   p.numerics = "default";
 
@@ -274,8 +286,9 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace)
         return invalid_argument(std::string(argument.name) + " is null, but the problem has it");
       continue;
     }
-    const std::uintptr_t off = reinterpret_cast<std::uintptr_t>(argument.address) %
-                               static_cast<std::uintptr_t>(argument.alignment);
+    // Alignments are powers of two; a division would take longer than the rest of this loop.
+    const std::uintptr_t off = reinterpret_cast<std::uintptr_t>(argument.address) &
+                               static_cast<std::uintptr_t>(argument.alignment - 1);
     if (off != 0) {
       return invalid_argument(std::string(argument.name) + " lies " + std::to_string(off) +
                               " bytes past a multiple of " + std::to_string(argument.alignment) +
@@ -358,8 +371,13 @@ Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, Workspace worksp
   const bool v_new_is_u = args.v_new == args.u && p.v_new_stride == p.u_stride;
   const bool ht_is_h0 = args.ht == args.h0 && p.ht_slot_stride == p.h0_slot_stride &&
                         p.ht_slots == p.h0_slots && args.ht_indices == args.h0_indices;
+  // Most pairs lie apart from end to end, which is quickly seen.
+  std::array<Span, kAll> spans;
+  for (std::size_t i = 0; i < kAll; ++i) spans[i] = span_of(all[i].region);
   for (std::size_t output = kInputs; output < kAll; ++output) {
     for (std::size_t other = 0; other < output; ++other) {
+      if (spans[output].end <= spans[other].begin || spans[other].end <= spans[output].begin)
+        continue;
       if (output == kVNewAt && other == kUAt && v_new_is_u) continue;
       if (output == kHtAt && other == kH0At && ht_is_h0) continue;
       if (!overlap(all[output].region, all[other].region)) continue;
