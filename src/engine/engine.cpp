@@ -57,6 +57,11 @@ struct Engine::Impl {
     return Plan(*std::move(plan));
   }
 
+  /// In a forked child neither locks nor the driver can be trusted.
+  [[nodiscard]] bool forked() const noexcept {
+    return state->generation != engine::process_generation();
+  }
+
   [[nodiscard]] Planner::Timing timing() const noexcept {
     return internals->options.first_use == FirstUseMode::kBackground
                ? Planner::Timing::kInBackground
@@ -95,8 +100,8 @@ Engine& Engine::operator=(Engine&& other) noexcept {
 }
 Engine::~Engine() {
   if (!impl_) return;
-  if (impl_->state->generation != engine::process_generation()) {
-    // In a forked child neither locks nor the driver can be trusted: leave everything as it is.
+  if (impl_->forked()) {
+    // Everything stays as it is.
     static_cast<void>(new (std::nothrow) std::shared_ptr<Impl>(std::move(impl_)));
     return;
   }
@@ -219,14 +224,14 @@ Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
 
 void Engine::close() {
   static_cast<void>(guard([&]() -> Status {
-    if (impl_ && impl_->state->generation == engine::process_generation()) impl_->planner.close();
+    if (impl_ && !impl_->forked()) impl_->planner.close();
     return {};
   }));
 }
 
 void Engine::seal() {
   static_cast<void>(guard([&]() -> Status {
-    if (impl_ && impl_->state->generation == engine::process_generation()) impl_->planner.seal();
+    if (impl_ && !impl_->forked()) impl_->planner.seal();
     return {};
   }));
 }
@@ -234,6 +239,7 @@ void Engine::seal() {
 Result<std::int64_t> Engine::flush_journal(const std::string& path) {
   return guard([&]() -> Result<std::int64_t> {
     if (!impl_) return moved_from();
+    if (impl_->forked()) return impl_->state->usable();
     if (path.empty()) return invalid_argument("no file is named for the journal");
     return impl_->planner.misses().flush(*impl_->internals->parts.files, path);
   });
@@ -242,7 +248,7 @@ Result<std::int64_t> Engine::flush_journal(const std::string& path) {
 std::string Engine::selection_digest() const {
   std::string digest;
   static_cast<void>(guard([&]() -> Status {
-    if (impl_) digest = impl_->planner.selection_digest();
+    if (impl_ && !impl_->forked()) digest = impl_->planner.selection_digest();
     return {};
   }));
   return digest;
@@ -250,7 +256,7 @@ std::string Engine::selection_digest() const {
 
 EngineStats Engine::stats() const {
   EngineStats stats;
-  if (!impl_) return stats;
+  if (!impl_ || impl_->forked()) return stats;
   const jit::KernelProvider::Counters provider = impl_->internals->provider->counters();
   impl_->planner.add_to(stats);
   stats.lookups = impl_->lookups.value();

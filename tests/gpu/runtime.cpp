@@ -2,14 +2,28 @@
 
 #include <cstdlib>
 
+#include "engine/internals.hpp"
+#include "engine/shortlists.hpp"
+
 namespace scanjit::test {
 
-Result<Engine> engine_of(EngineOptions options) {
+Result<Engine> engine_of(Gpu& gpu, EngineOptions options) {
   const char* cache = std::getenv("SCANJIT_GPU_TEST_CACHE");
   // Kernels are shared between cases by a pack, since tuned entries are not to be.
   if (cache != nullptr && *cache != '\0') options.pack_dirs.emplace_back(cache);
   if (options.cache_dir.empty()) options.cache_dir = "none";
-  return Engine::create(options);
+  SCANJIT_ASSIGN_OR_RETURN(engine::Parts parts, engine::process_parts());
+  parts.shipped.clear();
+  SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(small_scan(1, 64)));
+  SCANJIT_ASSIGN_OR_RETURN(std::vector<Config> configs, legal_configs(gpu, small_scan(1, 64)));
+  constexpr std::size_t kListed = 3;
+  for (std::size_t i = 0; i < kListed; ++i) configs[i] = configs[i * (configs.size() / kListed)];
+  configs.resize(kListed);
+  const tuning::ShapeKey key = op->key_query().key;
+  parts.shortlists =
+      engine::Shortlists({{key.kernel, key.kernel_revision, gpu.facts().arch, "any", configs}})
+          .to_json();
+  return engine::create_engine(options, std::move(parts));
 }
 
 GatedDeltaHProblem small_scan(std::int64_t N, std::int64_t T, std::int64_t HV, std::int64_t K) {

@@ -13,8 +13,10 @@
 
 namespace scanjit::test {
 
-/// An engine with options of the test's; its kernels are kept where those of other cases are.
-[[nodiscard]] Result<Engine> engine_of(EngineOptions options);
+/// An engine with options of the test's and a short list of its own, so that first use times
+/// whatever revision the kernels have. Without a cache of its own it stores nothing; kernels of
+/// other cases serve it.
+[[nodiscard]] Result<Engine> engine_of(Gpu& gpu, EngineOptions options);
 
 /// A small dense layer whose kernels compile quickly.
 [[nodiscard]] GatedDeltaHProblem small_scan(std::int64_t N, std::int64_t T, std::int64_t HV = 4,

@@ -105,7 +105,7 @@ TEST_CASE("First use touches nothing of the caller's and gives its scratch back"
     options.first_use = mode;
     options.tune_budget_ms = 20'000;
     options.scratch_limit = std::int64_t{64} << 20;
-    Engine engine = must(engine_of(options));
+    Engine engine = must(engine_of(gpu, options));
     const auto start = Clock::now();
     Plan plan = must(engine.plan(problem));
     const double first_s = seconds_since(start);
@@ -148,7 +148,7 @@ TEST_CASE("First use of a long problem, without scratch, and on a busy GPU",
     EngineOptions options;
     options.scratch_limit = std::int64_t{32} << 20;
     options.tune_budget_ms = 20'000;
-    Engine engine = must(engine_of(options));
+    Engine engine = must(engine_of(gpu, options));
     const Plan plan = must(engine.plan(small_scan(2, 60'000)));
     INFO(plan.why().text);
     CHECK(plan.why().source == PickSource::kTimedNow);
@@ -157,7 +157,7 @@ TEST_CASE("First use of a long problem, without scratch, and on a busy GPU",
   SECTION("without scratch the heuristic serves") {
     EngineOptions options;
     options.scratch_limit = 4096;
-    Engine engine = must(engine_of(options));
+    Engine engine = must(engine_of(gpu, options));
     CHECK(must(engine.plan(small_scan(2, 600))).why().source == PickSource::kHeuristic);
     CHECK(engine.stats().first_uses_no_scratch == 1);
   }
@@ -165,7 +165,7 @@ TEST_CASE("First use of a long problem, without scratch, and on a busy GPU",
     EngineOptions options;
     options.tune_budget_ms = 20'000;
     options.scratch_limit = std::int64_t{64} << 20;
-    Engine engine = must(engine_of(options));
+    Engine engine = must(engine_of(gpu, options));
     const GatedDeltaHProblem problem = small_scan(4, 700);
     must(engine.plan_with(problem, must(engine.plan(small_scan(4, 70'000))).why().config).status());
     const std::int64_t stored = engine::internals(engine).store->stats().published;
@@ -191,7 +191,7 @@ TEST_CASE("A capture in each mode survives another thread's cold key", "[gpu][ru
   EngineOptions options;
   options.tune_budget_ms = 20'000;
   options.scratch_limit = std::int64_t{64} << 20;
-  Engine engine = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options));
   const Plan plan = must(engine.plan(problem));
   const CUstream stream = make_stream(api);
   PlainTensors tensors = must(PlainTensors::make(api, inputs, stream));
@@ -260,7 +260,7 @@ TEST_CASE("Twenty widths are captured after prewarm with nothing compiled, loade
   const cuda::DriverApi& api = gpu.api();
   EngineOptions options;
   options.tune_mode = TuneMode::kReplay;
-  Engine engine = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options));
   std::vector<GatedDeltaHProblem> problems;
   for (std::int64_t N = 1; N <= 20; ++N) problems.push_back(small_scan(N, 64));
   for (const PrewarmItem& item : engine.prewarm(problems)) must(item.status);
@@ -320,7 +320,7 @@ TEST_CASE("Many threads meet many cold keys and compute what one does", "[gpu][r
   options.tune_mode = TuneMode::kOff;
   std::vector<CUstream> streams;
   for (std::size_t i = 0; i < kStreams; ++i) streams.push_back(make_stream(api));
-  Engine engine = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options));
   std::vector<std::vector<std::size_t>> hashes(kThreads, std::vector<std::size_t>(problems.size()));
   const auto hash_of = [](const std::vector<float>& values) {
     return std::hash<std::string_view>()(
@@ -377,7 +377,7 @@ TEST_CASE("Threads that meet a cold key together compile and time it once",
   options.tune_budget_ms = 20'000;
   options.wait_ms = 60'000;
   options.scratch_limit = std::int64_t{64} << 20;
-  Engine engine = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options));
   std::vector<GatedDeltaHProblem> problems;
   for (std::int64_t HV = 1; HV <= 8; ++HV) problems.push_back(small_scan(1, 64, HV));
   std::atomic<int> failed{0};
@@ -408,7 +408,7 @@ TEST_CASE("Contexts come and go, and the caller's stays current", "[gpu][runtime
   const auto current = [&] { return must(cuda::current_context(api)); };
   EngineOptions options;
   options.tune_mode = TuneMode::kOff;
-  Engine engine = must(engine_of(options)), second = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options)), second = must(engine_of(gpu, options));
   const auto right_in = [&](Engine& which, CUstream stream) {
     const PlainTensors tensors = must(PlainTensors::make(api, inputs, stream));
     must(which.gated_delta_h(problem, tensors.args(), {}, stream));
@@ -472,7 +472,7 @@ TEST_CASE("Contexts come and go, and the caller's stays current", "[gpu][runtime
       return;
     }
     options.device = 1;
-    Engine other = must(engine_of(options));
+    Engine other = must(engine_of(gpu, options));
     CUcontext context = nullptr;
     must(cuda::check(api, api.cuDevicePrimaryCtxRetain(&context, 1), "cuDevicePrimaryCtxRetain"));
     must(cuda::check(api, api.cuCtxSetCurrent(context), "cuCtxSetCurrent"));
@@ -490,7 +490,7 @@ TEST_CASE("A fault on the device is device_lost from then on", "[gpu][runtime_de
   const cuda::DriverApi& api = gpu.api();
   EngineOptions options;
   options.tune_mode = TuneMode::kOff;
-  Engine engine = must(engine_of(options));
+  Engine engine = must(engine_of(gpu, options));
   const GatedDeltaHProblem problem = small_scan(2, 100);
   const PlainTensors tensors = must(PlainTensors::make(api, inputs_for(problem), gpu.stream()));
   const Plan plan = must(engine.plan(problem));

@@ -330,7 +330,13 @@ TEST_CASE("after a fork every call is unsupported", "[engine]") {
         plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kUnsupported &&
         engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
             ErrorCode::kUnsupported &&
-        engine->why(problem).status().code() == ErrorCode::kUnsupported;
+        engine->why(problem).status().code() == ErrorCode::kUnsupported &&
+        engine->plan_with(problem, plan->why().config).status().code() == ErrorCode::kUnsupported &&
+        engine->prewarm({problem}).front().status.code() == ErrorCode::kUnsupported &&
+        engine->flush_journal("/journal.json").status().code() == ErrorCode::kUnsupported &&
+        engine->selection_digest().empty() && engine->stats().plans == 0;
+    engine->seal();
+    engine->close();
     { Engine ends = std::move(engine).value(); }
     _exit(right ? 0 : 1);
   }
