@@ -3,6 +3,7 @@
 #include "core/guard.hpp"
 #include "engine/internals.hpp"
 #include "engine/planner.hpp"
+#include "engine/thread_plans.hpp"
 
 namespace scanjit {
 
@@ -39,9 +40,17 @@ struct Engine::Impl {
   Result<Plan> plan(const GatedDeltaHProblem& problem, Planner::Timing timing) {
     SCANJIT_TRY(state->usable());
     PlanKey key{ops::GatedDeltaH::words(problem), 0};
+    engine::ThreadPlans::Slot* slot = nullptr;
     if (internals->api().cuCtxGetId(nullptr, &key.context) == cuda::CUDA_SUCCESS) {
+      const std::uint64_t version = planner.version();  // read before the table is
+      slot = &engine::ThreadPlans::slot_of(key);
+      if (slot->holds(planner.id(), version, key) && !planner.closing()) {
+        lookups.raise();
+        return Plan(slot->plan);
+      }
       if (const PlanTable::Entry* entry = planner.find(key)) {
         lookups.raise();
+        slot->missed(planner.id(), version, key, entry->plan);
         return Plan(entry->plan);
       }
     }
@@ -54,6 +63,11 @@ struct Engine::Impl {
     }
     Result<PlanPointer> plan = planner.plan(op, key, context, timing);
     if (!plan.ok()) return state->noted(plan.status());
+    // The calls that follow find it here.
+    if (const std::uint64_t version = planner.version(); slot != nullptr) {
+      if (const PlanTable::Entry* entry = planner.find(key))
+        slot->missed(planner.id(), version, key, entry->plan);
+    }
     return Plan(*std::move(plan));
   }
 

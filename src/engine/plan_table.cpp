@@ -82,6 +82,7 @@ bool PlanTable::put(Entry entry) {
   std::atomic<const Entry*>& slot = slot_of(*slots, added->key);
   if (slot.load(std::memory_order_relaxed) == nullptr) ++used_;
   slot.store(added, std::memory_order_release);
+  version_.fetch_add(1, std::memory_order_acq_rel);
   return true;
 }
 

@@ -45,6 +45,11 @@ class PlanTable {
   [[nodiscard]] const Entry* find(const PlanKey& key) const noexcept;
   /// Adds an entry, or replaces the one of this key for later readers. False: the table is full.
   bool put(Entry entry);
+  /// Changes with every `put`, once its entry can be found: what was found under an earlier version
+  /// is to be looked up again.
+  [[nodiscard]] std::uint64_t version() const noexcept {
+    return version_.load(std::memory_order_acquire);
+  }
   /// The present plan of every key.
   [[nodiscard]] std::vector<PlanPointer> plans() const;
 
@@ -56,6 +61,7 @@ class PlanTable {
   static std::atomic<const Entry*>& slot_of(Slots& slots, const PlanKey& key) noexcept;
 
   std::atomic<Slots*> slots_;
+  std::atomic<std::uint64_t> version_{1};
   mutable std::mutex mutex_;  // writers
   std::vector<std::unique_ptr<Slots>> all_slots_;
   std::vector<std::unique_ptr<const Entry>> all_entries_;

@@ -14,6 +14,11 @@ namespace {
 constexpr std::size_t kMostWanted = 1024;             // keys that wait for the background thread
 constexpr std::chrono::milliseconds kBusyPause{500};  // after it found the GPU busy
 
+std::uint64_t next_id() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return 1 + last.fetch_add(1, std::memory_order_relaxed);
+}
+
 // Errors of one config that another config may not have.
 bool another_may_do(const Status& status) {
   return status.code() == ErrorCode::kUnsupported || status.code() == ErrorCode::kCompileFailed;
@@ -32,7 +37,10 @@ Status add_stage(Plan::Impl& plan, const ops::Stage& stage, const LoadedKernel& 
 }  // namespace
 
 Planner::Planner(std::shared_ptr<Internals> internals, std::shared_ptr<SharedState> state)
-    : internals_(std::move(internals)), state_(std::move(state)), first_use_(*internals_) {}
+    : id_(next_id()),
+      internals_(std::move(internals)),
+      state_(std::move(state)),
+      first_use_(*internals_) {}
 
 Planner::~Planner() { close(); }
 

@@ -42,10 +42,15 @@ class Planner {
   /// The plan, if it is there for good; else null, and `plan` or `plan_for_stream` must see. Takes
   /// no lock and allocates nothing.
   [[nodiscard]] const PlanTable::Entry* find(const PlanKey& key) const noexcept {
-    if (closing_.load(std::memory_order_relaxed)) return nullptr;
+    if (closing()) return nullptr;
     const PlanTable::Entry* entry = table_.find(key);
     return entry != nullptr && entry->settled ? entry : nullptr;
   }
+
+  [[nodiscard]] bool closing() const noexcept { return closing_.load(std::memory_order_relaxed); }
+  /// Tells this planner from every other one of the process, past ones included.
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+  [[nodiscard]] std::uint64_t version() const noexcept { return table_.version(); }
 
   /// One flight for each key: who comes second waits for `wait_ms`, then gets the heuristic's plan.
   /// Errors: as Engine::plan; kCancelled after `close`.
@@ -144,6 +149,7 @@ class Planner {
   void run_background();
   void time_in_background(const Wanted& wanted);
 
+  const std::uint64_t id_;
   std::shared_ptr<Internals> internals_;
   std::shared_ptr<SharedState> state_;
   FirstUse first_use_;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/internals.hpp"
+#include "gpu/kernels/test_params.h"
 #include "gpu/runtime.hpp"
 
 namespace scanjit::test {
@@ -42,21 +43,28 @@ void replay(const cuda::DriverApi& api, CUstream stream) {
   api.cuGraphDestroy(graph);
 }
 
-/// Somebody else's work: bursts of every length over the whole GPU, at odd times, until it ends.
+/// Somebody else's work, of a higher priority: the whole GPU for some milliseconds, then nothing
+/// for some, each time another number, until it ends.
 class Neighbour {
  public:
   explicit Neighbour(Gpu& gpu) {
     memory_ = must(cuda::DeviceBuffer::allocate(gpu.api(), std::int64_t{1} << 30));
-    stream_ = make_stream(gpu.api());
+    int least = 0, greatest = 0;
+    must(cuda::check(gpu.api(), gpu.api().cuCtxGetStreamPriorityRange(&least, &greatest),
+                     "cuCtxGetStreamPriorityRange"));
+    must(cuda::check(
+        gpu.api(),
+        gpu.api().cuStreamCreateWithPriority(&stream_, cuda::CU_STREAM_NON_BLOCKING, greatest),
+        "cuStreamCreateWithPriority"));
     thread_ = std::thread([this, &gpu] {
       static_cast<void>(gpu.make_current());
       std::mt19937 random(11);
       while (!stop_) {
-        const auto bytes = static_cast<std::size_t>(memory_.bytes()) >> (random() % 6);
-        for (unsigned i = 0; i < 1 + random() % 8; ++i)
+        const auto bytes = static_cast<std::size_t>(memory_.bytes());
+        for (unsigned i = 4 + random() % 20; i > 0; --i)  // a quarter of a millisecond each
           gpu.api().cuMemsetD8Async(memory_.address(), 1, bytes, stream_);
         gpu.api().cuStreamSynchronize(stream_);
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 2500));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
       }
     });
   }
@@ -240,7 +248,7 @@ TEST_CASE("A capture in each mode survives another thread's cold key", "[gpu][ru
                    "cuStreamBeginCapture"));
   must(engine.gated_delta_h(shorter, tensors.args(), {}, stream));
   replay(api, stream);
-  CHECK(must(engine.why(shorter)).provisional);
+  CHECK(must(engine.why(shorter)).config == plan.why().config);
   // The legacy stream beside a capture on a blocking stream.
   const CUstream blocking = make_stream(api, cuda::CU_STREAM_DEFAULT);
   must(cuda::check(api, api.cuStreamBeginCapture(blocking, cuda::CU_STREAM_CAPTURE_MODE_RELAXED),
@@ -449,16 +457,20 @@ TEST_CASE("Contexts come and go, and the caller's stays current", "[gpu][runtime
     CHECK(plan.launch(tensors.args(), {}, gpu.stream()).code() == ErrorCode::kDeviceLost);
     CHECK(current() == gpu.context());
 
-    // Handles are used again soon.
+    // Handles are used again soon: of contexts that follow upon each other some share one.
     int reused = 0;
-    for (int i = 0; i < 16 && reused == 0; ++i) {
-      CUcontext next = nullptr;
+    for (int i = 0; i < 6 && reused == 0; ++i) {
+      CUcontext old = nullptr, next = nullptr;
+      must(cuda::check(api, api.cuCtxCreate(&old, 0, gpu.facts().device), "cuCtxCreate"));
+      const Plan stale = must(engine.plan(problem));
+      must(cuda::check(api, api.cuCtxDestroy(old), "cuCtxDestroy"));
       must(cuda::check(api, api.cuCtxCreate(&next, 0, gpu.facts().device), "cuCtxCreate"));
-      if (next == created) {
+      if (next == old) {
         ++reused;
-        CHECK(plan.launch(tensors.args(), {}, nullptr).code() == ErrorCode::kDeviceLost);
+        CHECK(stale.launch(tensors.args(), {}, nullptr).code() == ErrorCode::kDeviceLost);
+        const std::int64_t plans = engine.stats().plans;
         right_in(engine, make_stream(api));
-        CHECK(engine.stats().plans == 3);
+        CHECK(engine.stats().plans == plans + 1);
       }
       must(cuda::check(api, api.cuCtxDestroy(next), "cuCtxDestroy"));
     }
@@ -494,9 +506,8 @@ TEST_CASE("A fault on the device is device_lost from then on", "[gpu][runtime_de
   const GatedDeltaHProblem problem = small_scan(2, 100);
   const PlainTensors tensors = must(PlainTensors::make(api, inputs_for(problem), gpu.stream()));
   const Plan plan = must(engine.plan(problem));
-  GatedDeltaHArgs args = tensors.args();
-  args.k = reinterpret_cast<const void*>(std::uintptr_t{1} << 40);  // nothing is mapped there
-  must(plan.launch(args, {}, gpu.stream()));  // asynchronous: nobody knows yet
+  must(plan.launch(tensors.args(), {}, gpu.stream()));
+  must(gpu.launch("kernels/test_kernels.cu", "trap", 1, 32, UniformParams{}));
   CHECK(api.cuStreamSynchronize(gpu.stream()) != cuda::CUDA_SUCCESS);
   CHECK(plan.launch(tensors.args(), {}, gpu.stream()).code() == ErrorCode::kDeviceLost);
   CHECK(engine.plan(problem).status().code() == ErrorCode::kDeviceLost);

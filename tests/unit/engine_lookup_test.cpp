@@ -130,3 +130,47 @@ TEST_CASE("a planned key is found in a fraction of a microsecond", "[engine]") {
   WARN("look-up: " << best_ns << " ns");
   CHECK(best_ns < 2000);  // 200 where nothing else runs and the tests are optimised
 }
+
+TEST_CASE("what a thread remembers is of its engine, its context and its latest plan", "[engine]") {
+  EngineWorld world;
+  world.options.tune_mode = TuneMode::kReplay;
+  world.options.cache_dir = "none";
+  const GatedDeltaHProblem problem = small_layer();
+  world.stock(problem);
+  const auto others = two_others(world, problem);
+  CurrentContext context(world.driver);
+  const auto engine_with = [&](const Config& config) {
+    auto engine = world.engine();
+    REQUIRE(engine::internals(*engine)
+                .store->publish(record_for(world, *engine, problem, config))
+                .ok());
+    return engine;
+  };
+  auto one = engine_with(others[0]);
+  {
+    auto two = engine_with(others[1]);
+    for (int i = 0; i < 2500; ++i) {  // longer than a thread's patience with either
+      if (one->plan(problem)->why().config != others[0]) FAIL();
+      if (two->plan(problem)->why().config != others[1]) FAIL();
+    }
+    // Taking turns allocates nothing.
+    const std::int64_t before = allocations;
+    for (int i = 0; i < 500; ++i) {
+      if (!one->plan(problem).ok() || !two->plan(problem).ok()) FAIL();
+    }
+    CHECK(allocations == before);
+  }
+  auto three = engine_with(others[1]);
+  CHECK(three->plan(problem)->why().config == others[1]);
+  CHECK(three->plan(problem)->why().config == others[1]);
+  {
+    CurrentContext second(world.driver);
+    const auto plan = three->plan(problem);
+    REQUIRE(plan.ok());
+    CHECK(three->stats().plans == 2);
+    CHECK(plan->launch(far_apart(problem), {}, second.stream()).ok());
+  }
+  CHECK(three->plan(problem)->launch(far_apart(problem), {}, context.stream()).ok());
+  three->close();
+  CHECK(three->plan(problem).status().code() == ErrorCode::kCancelled);
+}
