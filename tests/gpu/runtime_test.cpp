@@ -61,7 +61,7 @@ class Neighbour {
       std::mt19937 random(11);
       while (!stop_) {
         const auto bytes = static_cast<std::size_t>(memory_.bytes());
-        for (unsigned i = 4 + random() % 20; i > 0; --i)  // a quarter of a millisecond each
+        for (auto i = 4 + random() % 20; i > 0; --i)  // a quarter of a millisecond each
           gpu.api().cuMemsetD8Async(memory_.address(), 1, bytes, stream_);
         gpu.api().cuStreamSynchronize(stream_);
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
