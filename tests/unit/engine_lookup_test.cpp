@@ -14,14 +14,15 @@ thread_local std::int64_t allocations = 0;
 
 }  // namespace
 
-// Counts this thread's allocations, for the whole test program.
-void* operator new(std::size_t bytes) {
+// Counts this thread's allocations, for the whole test program. Not inlined: the compiler would see
+// only half of a pair and warn of it.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace scanjit;
 using namespace scanjit::test;
