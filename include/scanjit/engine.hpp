@@ -3,8 +3,9 @@
 /// The engine: finds, tunes, compiles, loads and launches. One per device and process is usual.
 ///
 /// Threads: every member may be called from any thread at any time. Nothing here throws, prints,
-/// exits, changes the caller's current context or synchronises a caller's stream. The only waiting is
-/// in the first call of a key (compiling, and in `kFirstUse` timing on a private stream).
+/// exits, changes the caller's current context or synchronises a caller's stream. The only waiting
+/// is in the first call of a key (compiling, and in `kFirstUse` timing on a private stream), and in
+/// `seal`, `close` and the destructor, which wait for such calls. docs/runtime.md tells the whole.
 
 #include <cstdint>
 #include <functional>
@@ -26,16 +27,23 @@ enum class TuneMode : int {
   kStrict = 4,    ///< stored exact picks only; a miss is kNotFound
 };
 
+/// Who waits while a key is timed in `TuneMode::kFirstUse`.
+enum class FirstUseMode : int {
+  kBlock = 1,       ///< the call that met the key, and for `wait_ms` others of the same key
+  kBackground = 2,  ///< nobody: the heuristic's plan serves at once, a thread of the engine's times
+                    ///< and then puts the better plan in its place
+};
+
 /// Where the config of a plan came from, in the order in which it is looked for.
 enum class PickSource : int {
-  kForced = 0,             ///< the caller named the config
-  kExact = 1,              ///< a record of this key
-  kTimedNow = 2,           ///< timed in this call
-  kOtherOptionalSet = 3,   ///< same class, another set of optional tensors
-  kOtherDtype = 4,         ///< the other 16-bit type
-  kNeighbourChunks = 5,    ///< the neighbouring chunk class
-  kNeighbourWidth = 6,     ///< the neighbouring width bucket
-  kNearestGpu = 7,         ///< another GPU model's record
+  kForced = 0,            ///< the caller named the config
+  kExact = 1,             ///< a record of this key
+  kTimedNow = 2,          ///< timed in this call
+  kOtherOptionalSet = 3,  ///< same class, another set of optional tensors
+  kOtherDtype = 4,        ///< the other 16-bit type
+  kNeighbourChunks = 5,   ///< the neighbouring chunk class
+  kNeighbourWidth = 6,    ///< the neighbouring width bucket
+  kNearestGpu = 7,        ///< another GPU model's record
   kHeuristic = 8,
 };
 [[nodiscard]] const char* to_string(PickSource source) noexcept;  ///< "exact", "timed_now", ...
@@ -44,9 +52,11 @@ enum class PickSource : int {
 enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 
 struct EngineOptions {
-  /// CUDA device ordinal (under CUDA_VISIBLE_DEVICES). The stream's own context is used for launches.
+  /// CUDA device ordinal (under CUDA_VISIBLE_DEVICES). The stream's own context is used for
+  /// launches.
   int device = 0;
   TuneMode tune_mode = TuneMode::kFirstUse;
+  FirstUseMode first_use = FirstUseMode::kBlock;
   /// Writable cache directory. "": SCANJIT_CACHE_DIR, else $XDG_CACHE_HOME/scanjit, else
   /// ~/.cache/scanjit. "none": memory only.
   std::string cache_dir;
@@ -60,6 +70,13 @@ struct EngineOptions {
   std::int64_t scratch_limit = 0;
   /// Longest that a first use compiles and times, in milliseconds.
   std::int64_t tune_budget_ms = 2000;
+  /// Longest that a call waits, in milliseconds, for another thread or process that is making the
+  /// same plan, or for the GPU that another key is being timed on. After that the heuristic's plan
+  /// serves it, and nothing is kept of the call.
+  std::int64_t wait_ms = 2000;
+  /// Where the journal of untuned keys goes when the engine ends; "": nowhere (see
+  /// `flush_journal`).
+  std::string journal_path;
   /// Parallel compilations; 0: as many as the machine has cores, at most 16.
   int compile_jobs = 0;
   /// Receives log lines, from any thread; must not call the engine. Null: silent.
@@ -68,38 +85,52 @@ struct EngineOptions {
 
 /// What is known of a choice.
 struct Why {
-  std::string key;          ///< the whole key, as text
+  std::string key;  ///< the whole key, as text
   Config config;
   PickSource source = PickSource::kHeuristic;
-  std::string layer;        ///< "cache", "pack:DIR", "shipped:NVIDIA_H200.json", "heuristic", ...
-  bool tuned = false;       ///< source is kExact or kTimedNow
+  std::string layer;   ///< "cache", "pack:DIR", "shipped:NVIDIA_H200.json", "heuristic", ...
+  bool tuned = false;  ///< source is kExact or kTimedNow
   bool stale_toolchain = false;  ///< recorded under another NVRTC or driver
-  bool partial = false;     ///< the budget ended before every candidate was timed
+  bool partial = false;          ///< the budget ended before every candidate was timed
+  /// A later call may be served otherwise: the key is still being timed, the GPU was busy, or this
+  /// is what a capture found loaded.
+  bool provisional = false;
+  /// What was passed over on the way and why, as a sentence: an entry's pick that is not legal
+  /// here, machine code that did not load. "": nothing.
+  std::string passed_over;
   std::string binary_id;
-  std::string binary_from;  ///< "memory", "cache", "pack:DIR", "compiled"
-  std::string binary_nvrtc; ///< version of the NVRTC that compiled it, not always the one at hand
-  double recorded_us = 0;   ///< 0: not known
-  std::string text;         ///< all of it, as a sentence or two
+  std::string binary_from;   ///< "memory", "cache", "pack:DIR", "compiled"
+  std::string binary_nvrtc;  ///< of the NVRTC that compiled it, not always the one at hand
+  double recorded_us = 0;    ///< 0: not known
+  std::string text;          ///< all of it, as a sentence or two
 };
 
 /// Counters since creation.
 struct EngineStats {
-  std::int64_t plans = 0;             ///< plans made (not looked up)
-  std::int64_t lookups = 0;           ///< one-step calls and `plan` calls served from memory
+  std::int64_t plans = 0;    ///< plans made (not looked up)
+  std::int64_t lookups = 0;  ///< one-step calls and `plan` calls served from memory
   std::int64_t launches = 0;
   std::int64_t compiles = 0;
   std::int64_t compile_errors = 0;
-  std::int64_t binary_hits = 0;       ///< cubins taken from the cache or a pack
-  std::int64_t first_uses = 0;        ///< keys timed in this process
-  std::int64_t first_uses_busy = 0;   ///< not stored: the GPU was busy
+  std::int64_t binary_hits = 0;      ///< cubins taken from the cache or a pack
+  std::int64_t first_uses = 0;       ///< keys timed in this process
+  std::int64_t first_uses_busy = 0;  ///< not stored: the GPU was busy
   std::int64_t first_uses_no_scratch = 0;
-  std::int64_t exact = 0;             ///< plans whose config came from an exact record
-  std::int64_t fallback = 0;          ///< plans whose config came from a neighbour or the heuristic
-  std::int64_t corrupt_files = 0;     ///< quarantined or skipped
+  std::int64_t scratch_peak_bytes = 0;  ///< the most device memory that a first use has taken
+  std::int64_t waits_ended = 0;      ///< calls served the heuristic because another took `wait_ms`
+  std::int64_t exact = 0;            ///< plans whose config came from an exact record
+  std::int64_t fallback = 0;         ///< plans whose config came from a neighbour or the heuristic
+  std::int64_t corrupt_files = 0;    ///< quarantined or skipped
+  std::int64_t capture_misses = 0;   ///< calls refused with kCaptureMiss
+  std::int64_t sealed_misses = 0;    ///< problems without a plan after `seal`, served or refused
+  std::int64_t sealed_refused = 0;   ///< those of them for which no kernel was loaded
+  std::int64_t journal_keys = 0;     ///< untuned keys in the journal now
+  std::int64_t journal_dropped = 0;  ///< pushed out of it by later ones
 };
 
-/// A problem made ready: kernels loaded, geometry and workspace known. Immutable, cheap to copy, usable
-/// from several threads at once. It stays valid after the engine is gone, for as long as the context is.
+/// A problem made ready: kernels loaded, geometry and workspace known. Immutable, cheap to copy,
+/// usable from several threads at once. It stays valid after the engine is gone, for as long as the
+/// context is.
 class Plan {
  public:
   Plan() = default;
@@ -110,7 +141,8 @@ class Plan {
   /// Launches on `stream`, which belongs to the context that the plan was made in. Asynchronous; no
   /// allocation, no lock, no system call of ours. Capturable.
   /// Errors: kInvalidArgument (sentence names the tensor), kCudaError, kDeviceLost.
-  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace, Stream stream) const;
+  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
+                              Stream stream) const;
 
   struct Impl;
   explicit Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -127,18 +159,24 @@ struct PrewarmItem {
 
 class Engine {
  public:
-  /// Loads the driver, looks at the device, opens the stores. Touches no context of the caller; makes
-  /// the device's primary context if no context is current when timing or loading needs one.
+  /// Loads the driver, looks at the device, opens the stores. Touches no context of the caller;
+  /// makes the device's primary context if no context is current when timing or loading needs one.
   /// Errors: kUnsupported (no driver, no device, or one too old), kInvalidArgument.
   [[nodiscard]] static Result<Engine> create(const EngineOptions& options);
 
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
+  /// `close`, then writes the journal to `EngineOptions::journal_path`. In a forked child it leaves
+  /// everything as it is.
   ~Engine();
 
-  /// The plan of a problem in the calling thread's current context, or in the device's primary context
-  /// if none is current. The first call of a key may compile and time; later ones look it up.
-  /// Errors: kInvalidArgument, kUnsupported, kNotFound (kStrict), kCompileFailed, kCudaError.
+  /// Waits for the calls that are being made and ends the background thread; what is called later
+  /// answers kCancelled. Plans stay usable. The way to end an engine that other threads still call.
+  void close();
+
+  /// The plan of a problem in the calling thread's current context, or in the device's primary
+  /// context if none is current. The first call of a key may compile and time; later ones look it
+  /// up. Errors: kInvalidArgument, kUnsupported, kNotFound (kStrict), kCompileFailed, kCudaError.
   [[nodiscard]] Result<Plan> plan(const GatedDeltaHProblem& problem);
 
   /// The same with a config named by the caller: kUnsupported if it is not legal here.
@@ -153,6 +191,23 @@ class Engine {
 
   /// Which config a problem would get and why; times and compiles nothing.
   [[nodiscard]] Result<Why> why(const GatedDeltaHProblem& problem);
+
+  /// From here on no call compiles, loads, takes device memory or touches a file: waits for what is
+  /// being made, then serves what is loaded. A problem without a plan is served by kernels that are
+  /// loaded already (every config gives the same bits), else refused with kNotFound; either is
+  /// counted and goes into the journal. There is no way back.
+  void seal();
+
+  /// Writes the keys that were served untuned, or refused, since the last flush to `path`, together
+  /// with those that are in that file already, and forgets them: `scanjit tune --from-journal`
+  /// tunes exactly these. The journal holds the latest 1024 keys. Returns how many keys the file
+  /// holds. Errors: kIoError, kCorrupt (a file that is no journal is left as it is).
+  [[nodiscard]] Result<std::int64_t> flush_journal(const std::string& path);
+
+  /// A hash over every (key, config) that `plan`, `prewarm` and one-step calls serve by now, 64 hex
+  /// digits, whatever the order in which they were met: equal on two ranks that were asked for the
+  /// same keys if they picked alike.
+  [[nodiscard]] std::string selection_digest() const;
 
   [[nodiscard]] EngineStats stats() const;
 

@@ -1,19 +1,19 @@
 #pragma once
 /// \file
-/// The gated-delta state scan: the recurrence over chunks inside every Gated DeltaNet and KDA layer.
-/// fla computes the same function in `chunk_gated_delta_rule_fwd_kernel_h_blockdim64`; the equations
-/// are those of the chunkwise form of "Gated Delta Networks" (Yang, Kautz, Hatamizadeh, 2024).
+/// The gated-delta state scan: the recurrence over chunks inside every Gated DeltaNet and KDA
+/// layer. fla computes the same function in `chunk_gated_delta_rule_fwd_kernel_h_blockdim64`; the
+/// equations are those of the chunkwise form of "Gated Delta Networks" (Yang, Kautz, Hatamizadeh,
+/// 2024).
 ///
 /// For each sequence and value head, S = h0 (or 0) in f32; for each chunk c of BT tokens:
 ///
 ///     h[c]     = round(S)
 ///     v'       = u_c - (w_c . round(S))            f32 accumulation, u subtracted after the dot
 ///     v_new    = round(v')
-///     v''      = v' * 2^(g_last - g_r)             if g; g_last: the gate at the chunk's last valid row
-///     S        = S * 2^(g_last)                    if g
-///     S[i,:]   = S[i,:] * 2^(gk_last[i])           if gk (after g)
-///     S        = S + k_c^T . round(v'')
-///     ht       = S after the last chunk
+///     v''      = v' * 2^(g_last - g_r)             if g; g_last: the gate at the chunk's last
+///     valid row S        = S * 2^(g_last)                    if g S[i,:]   = S[i,:] *
+///     2^(gk_last[i])           if gk (after g) S        = S + k_c^T . round(v'') ht       = S
+///     after the last chunk
 ///
 /// | tensor  | shape            | dtype        |                                                  |
 /// |---------|------------------|--------------|--------------------------------------------------|
@@ -27,12 +27,13 @@
 /// | `v_new` | [B,T,HV,V]       | as k         | optional out                                     |
 /// | `ht`    | [N,HV,K,V]       | f32          | optional out: final state, or a pool of states   |
 ///
-/// Dense: N = B, every sequence T tokens. Packed: B = 1 and `cu_seqlens[N+1]` on the device cuts the
-/// token axis; a chunk never crosses a sequence; sequence n owns ceil(T_n/BT) chunks of `h`, stored
-/// sequence after sequence. Layout `vk` stores every state as [V,K].
-/// All sizes and strides are in elements.
+/// Dense: N = B, every sequence T tokens. Packed: B = 1 and `cu_seqlens[N+1]` on the device cuts
+/// the token axis; a chunk never crosses a sequence; sequence n owns ceil(T_n/BT) chunks of `h`,
+/// stored sequence after sequence. Layout `vk` stores every state as [V,K]. All sizes and strides
+/// are in elements.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -67,8 +68,8 @@ struct GatedDeltaHProblem {
   bool has_ht = false;
 
   /// States as pools [slots,HV,K,V]: `h0_indices[N]`, `ht_indices[N]` name the slot of a sequence.
-  /// Index -1 or out of range: start from zero / write nothing. `h0_indices` may repeat unless ht is
-  /// the same pool; `ht_indices` must be distinct (not checked: they live on the device).
+  /// Index -1 or out of range: start from zero / write nothing. `h0_indices` may repeat unless ht
+  /// is the same pool; `ht_indices` must be distinct (not checked: they live on the device).
   bool has_h0_indices = false;
   bool has_ht_indices = false;
   IndexType index_type = IndexType::kInt64;  ///< of both index arrays
@@ -86,11 +87,12 @@ struct GatedDeltaHProblem {
   std::int64_t h0_slot_stride = 0;  ///< distance between states of h0; 0: HV*K*V
   std::int64_t ht_slot_stride = 0;  ///< the same of ht
 
-  /// Chunks that `h` has room for when packed; 0: floor((T + N*(BT-1))/BT). Smaller only with a host
-  /// copy of the lengths at launch. A sequence whose chunks do not fit is a bad sequence.
+  /// Chunks that `h` has room for when packed; 0: floor((T + N*(BT-1))/BT). Smaller only with a
+  /// host copy of the lengths at launch. A sequence whose chunks do not fit is a bad sequence.
   std::int64_t chunk_capacity = 0;
 
-  /// An upper bound of the longest sequence, if known: it chooses the tuned class, never the result.
+  /// An upper bound of the longest sequence, if known: it chooses the tuned class, never the
+  /// result.
   std::int64_t max_tokens = 0;
 
   /// Every pointer is 16-byte aligned. False: element alignment is enough, at some cost in speed;
@@ -102,9 +104,9 @@ struct GatedDeltaHProblem {
   std::string numerics = "default";
 };
 
-/// Device addresses of one launch. An optional tensor that the problem has must be given, one that it
-/// has not must be null. Inputs may overlap inputs; `v_new` may be exactly `u` (same stride) and `ht`
-/// exactly `h0` (same stride, slots and indices); otherwise an output overlaps nothing.
+/// Device addresses of one launch. An optional tensor that the problem has must be given, one that
+/// it has not must be null. Inputs may overlap inputs; `v_new` may be exactly `u` (same stride) and
+/// `ht` exactly `h0` (same stride, slots and indices); otherwise an output overlaps nothing.
 struct GatedDeltaHArgs {
   const void* k = nullptr;
   const void* w = nullptr;
@@ -131,8 +133,11 @@ struct GatedDeltaHArgs {
   const std::int64_t* host_cu_seqlens = nullptr;
 };
 
-/// Bytes of workspace that a launch of this problem can need, whatever its config; independent of
-/// tuning. Errors: kInvalidArgument and kUnsupported, as `Engine::plan`.
-[[nodiscard]] Result<std::int64_t> workspace_bound(const GatedDeltaHProblem& problem);
+/// Bytes of workspace that a launch of this problem can need, whatever its config among those that
+/// need no more than `limit`; independent of tuning. Errors: kInvalidArgument and kUnsupported, as
+/// `Engine::plan`; kUnsupported if every config needs more.
+[[nodiscard]] Result<std::int64_t> workspace_bound(
+    const GatedDeltaHProblem& problem,
+    std::int64_t limit = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace scanjit

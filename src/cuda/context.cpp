@@ -12,7 +12,9 @@ Result<ScopedContext> ScopedContext::enter(const DriverApi& api, CUcontext conte
 
 ScopedContext::~ScopedContext() {
   CUcontext popped = nullptr;
-  if (api_ != nullptr) api_->cuCtxPopCurrent(&popped);
+  // Once more where the driver was busy with something else: the caller's context must come back.
+  if (api_ != nullptr && api_->cuCtxPopCurrent(&popped) != CUDA_SUCCESS)
+    api_->cuCtxPopCurrent(&popped);
 }
 
 RelaxedCaptureScope::RelaxedCaptureScope(const DriverApi& api) noexcept : api_(api) {
@@ -20,7 +22,10 @@ RelaxedCaptureScope::RelaxedCaptureScope(const DriverApi& api) noexcept : api_(a
 }
 
 RelaxedCaptureScope::~RelaxedCaptureScope() {
-  if (exchanged_) api_.cuThreadExchangeStreamCaptureMode(&mode_);
+  if (!exchanged_) return;
+  CUstreamCaptureMode mode = mode_;
+  if (api_.cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+    api_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 Result<PrimaryContext> PrimaryContext::retain(const DriverApi& api, CUdevice device) {
@@ -54,7 +59,7 @@ Result<ContextId> identify(const DriverApi& api, CUcontext context) {
   ContextId id;
   id.context = context;
   const CUresult result = api.cuCtxGetId(context, &id.id);
-  if (result == CUDA_ERROR_INVALID_CONTEXT) {
+  if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     ErrorDetails details;
     details.cuda_result = result;
     return Status(ErrorCode::kDeviceLost, "the CUDA context has been destroyed",

@@ -71,6 +71,16 @@ Result<CUdevice> device_of_ordinal(const DriverApi& api, int ordinal) {
   return device;
 }
 
+int context_sm_count(const DriverApi& api, CUcontext context, int device_sm_count) {
+  if (api.cuCtxGetDevResource == nullptr) return device_sm_count;
+  // Not every kind of context has this resource; the device's count stands then.
+  CUdevResource resource = {};
+  if (api.cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+      resource.sm.smCount == 0)
+    return device_sm_count;
+  return std::min(device_sm_count, static_cast<int>(resource.sm.smCount));
+}
+
 Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontext context) {
   DeviceFacts facts;
   facts.device = device;
@@ -113,14 +123,7 @@ Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device, CUcontex
   facts.memory_pools = pools != 0;
   facts.arch = arch_name(facts.cc_major, facts.cc_minor);
 
-  if (context != nullptr && api.cuCtxGetDevResource != nullptr) {
-    // Not every kind of context has this resource; the device's count stands then.
-    CUdevResource resource = {};
-    if (api.cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS &&
-        resource.sm.smCount > 0) {
-      facts.sm_count = std::min(facts.sm_count, static_cast<int>(resource.sm.smCount));
-    }
-  }
+  if (context != nullptr) facts.sm_count = context_sm_count(api, context, facts.sm_count);
 
   int cuda_version = 0;
   SCANJIT_TRY(check(api, api.cuDriverGetVersion(&cuda_version), "cuDriverGetVersion"));

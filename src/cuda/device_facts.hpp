@@ -44,6 +44,10 @@ struct DeviceFacts {
 [[nodiscard]] Result<DeviceFacts> device_facts(const DriverApi& api, CUdevice device,
                                                CUcontext context);
 
+/// Multiprocessors that `context` has of a device of `device_sm_count`: fewer under MPS or in a
+/// green context.
+[[nodiscard]] int context_sm_count(const DriverApi& api, CUcontext context, int device_sm_count);
+
 /// Devices that the process sees. 0 is no error.
 [[nodiscard]] Result<int> device_count(const DriverApi& api);
 

@@ -46,6 +46,11 @@ Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem,
   const auto& alternates = pick.record->alternates;
   const auto used = static_cast<std::size_t>(pick.alternate);
   choice.recorded_us = used == 0 ? pick.record->us.median : alternates[used - 1].us;
+  if (used != 0) {
+    choice.passed_over = "The entry's own pick is not legal here, its alternate " +
+                         std::to_string(used) +
+                         " serves: " + problem.legal(pick.record->config, limits).message() + ".";
+  }
   for (std::size_t i = used; i < alternates.size(); ++i) {
     if (problem.legal(alternates[i].config, limits).ok())
       add_fallback(choice, alternates[i].config);
@@ -55,16 +60,40 @@ Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem,
   return choice;
 }
 
+std::string refused_entry(const tuning::TunedStore& store, const ops::OpProblem& problem,
+                          const ops::DeviceLimits& limits) {
+  const tuning::LegalFn legal = ops::legal_fn(problem, limits);
+  const auto pick = store.find_exact(problem.key_query(), {});
+  if (!pick) return {};
+  if (limits.part_of_sms != 0) {
+    return "The entry of this key (" + pick->layer + ") was measured on " +
+           std::to_string(limits.part_of_sms) + " multiprocessors, this context has " +
+           std::to_string(limits.sm_count) + ".";
+  }
+  if (store.find_exact(problem.key_query(), legal)) return {};
+  return "The entry of this key (" + pick->layer +
+         ") names no config that is legal here: " + legal(pick->record->config).message() + ".";
+}
+
 Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store, const ops::OpProblem& problem,
                       const ops::DeviceLimits& limits) {
   if (mode == TuneMode::kOff) return heuristic_choice(problem, limits);
   const tuning::KeyQuery query = problem.key_query();
   const tuning::LegalFn legal = ops::legal_fn(problem, limits);
-  if (mode == TuneMode::kStrict) {
+  if (limits.part_of_sms == 0) {
     if (const auto pick = store.find_exact(query, legal)) return choice_of(*pick, problem, limits);
-    return not_found("no tuned entry is for exactly " + store.key_of(query).text() +
-                     ", and the tune mode is strict");
   }
+  const std::string refused = refused_entry(store, problem, limits);
+  if (mode == TuneMode::kStrict) {
+    return not_found("no tuned entry is for exactly " + store.key_of(query).text() +
+                     ", and the tune mode is strict" + (refused.empty() ? "" : ". " + refused));
+  }
+  if (!refused.empty()) {
+    SCANJIT_ASSIGN_OR_RETURN(Choice heuristic, heuristic_choice(problem, limits));
+    heuristic.passed_over = refused;
+    return heuristic;
+  }
+  if (limits.part_of_sms != 0) return heuristic_choice(problem, limits);
   const auto pick = store.find(query, legal);
   if (!pick) return heuristic_choice(problem, limits);
   // What is best changes with how much of the GPU a launch fills. An entry of another width or
@@ -86,6 +115,8 @@ Why why_of(const Choice& choice, const std::string& key) {
   why.tuned = choice.source == PickSource::kExact || choice.source == PickSource::kTimedNow;
   why.stale_toolchain = choice.stale_toolchain;
   why.partial = choice.partial;
+  why.provisional = choice.provisional;
+  why.passed_over = choice.passed_over;
   why.recorded_us = choice.recorded_us;
   return why;
 }
@@ -98,6 +129,8 @@ std::string describe(const Why& why) {
   if (why.partial)
     text += ", whose tuning ended with its time budget before every config was timed";
   text += ".";
+  if (why.provisional) text += " A later call may be served otherwise.";
+  if (!why.passed_over.empty()) text += " " + why.passed_over;
   if (!why.binary_from.empty()) {
     text += " Machine code: " + why.binary_from;
     if (!why.binary_nvrtc.empty()) text += ", made by NVRTC " + why.binary_nvrtc;

@@ -18,6 +18,8 @@ struct Choice {
   std::string layer = "heuristic";
   bool stale_toolchain = false;
   bool partial = false;
+  bool provisional = false;  ///< a later call may choose otherwise
+  std::string passed_over;   ///< as Why::passed_over
   double recorded_us = 0;
   /// Legal configs to fall to, in order, if this one does not compile or load: the record's
   /// alternates, then the heuristic.
@@ -31,10 +33,18 @@ struct Choice {
 [[nodiscard]] Choice choice_of(const tuning::Pick& pick, const ops::OpProblem& problem,
                                const ops::DeviceLimits& limits);
 
+/// Why the entry of exactly this problem's key serves nothing here: none of its configs is legal,
+/// or the context is a part of the GPU that entries were measured on. "" if there is no such entry,
+/// or if it serves.
+[[nodiscard]] std::string refused_entry(const tuning::TunedStore& store,
+                                        const ops::OpProblem& problem,
+                                        const ops::DeviceLimits& limits);
+
 /// As the mode says, without timing: kOff the heuristic; kReplay and kFirstUse the stores in their
-/// declared order, then the heuristic; kStrict an exact entry, else kNotFound. An entry of a
-/// neighbouring chunk class or width serves only if the heuristic's choice for that entry is the
-/// heuristic's choice here.
+/// declared order, then the heuristic; kStrict an exact entry, else kNotFound. An exact entry
+/// without a legal config leaves it to the heuristic. An entry of a neighbouring chunk class or
+/// width serves only if the heuristic's choice for that entry is the heuristic's choice here. In a
+/// part of a GPU no entry of the whole serves.
 [[nodiscard]] Result<Choice> choose(TuneMode mode, const tuning::TunedStore& store,
                                     const ops::OpProblem& problem, const ops::DeviceLimits& limits);
 

@@ -1,42 +1,16 @@
 #include "scanjit/engine.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <condition_variable>
-#include <map>
-#include <optional>
-#include <unordered_map>
-
 #include "core/guard.hpp"
-#include "cuda/stream.hpp"
-#include "engine/config_choice.hpp"
-#include "engine/first_use.hpp"
-#include "engine/fork_guard.hpp"
 #include "engine/internals.hpp"
-#include "engine/plan_table.hpp"
+#include "engine/planner.hpp"
+#include "engine/thread_plans.hpp"
 
 namespace scanjit {
-namespace {
 
-using engine::Choice;
+using engine::OpPointer;
 using engine::PlanKey;
+using engine::Planner;
 using engine::PlanTable;
-
-using PlanPointer = std::shared_ptr<const Plan::Impl>;
-using OpPointer = std::shared_ptr<const ops::GatedDeltaH>;
-
-constexpr std::chrono::milliseconds kWait{2000};  // for another thread at the same plan
-
-struct PlanKeyHash {
-  std::size_t operator()(const PlanKey& key) const noexcept { return key.hash(); }
-};
-
-// Errors of one config that another config may not have.
-bool another_may_do(const Status& status) {
-  return status.code() == ErrorCode::kUnsupported || status.code() == ErrorCode::kCompileFailed;
-}
-
-}  // namespace
 
 const char* to_string(PickSource source) noexcept {
   switch (source) {
@@ -57,323 +31,62 @@ struct Engine::Impl {
   explicit Impl(std::shared_ptr<engine::Internals> made)
       : internals(std::move(made)),
         state(std::make_shared<engine::SharedState>()),
-        first_use(*internals) {
+        planner(internals, state) {
+    engine::watch_forks();
     state->generation = engine::process_generation();
   }
 
-  // Something that the engine must not end under.
-  class Call {
-   public:
-    static Result<Call> begin(Impl& impl) {
-      const std::lock_guard lock(impl.mutex);
-      if (impl.closing) return Status(ErrorCode::kCancelled, "the engine is being destroyed");
-      ++impl.calls;
-      return Call(impl);
+  // In the calling thread's context, or the primary one.
+  Result<Plan> plan(const GatedDeltaHProblem& problem, Planner::Timing timing) {
+    SCANJIT_TRY(state->usable());
+    PlanKey key{ops::GatedDeltaH::words(problem), 0};
+    engine::ThreadPlans::Slot* slot = nullptr;
+    if (internals->api().cuCtxGetId(nullptr, &key.context) == cuda::CUDA_SUCCESS) {
+      const std::uint64_t version = planner.version();  // read before the table is
+      slot = &engine::ThreadPlans::slot_of(key);
+      if (slot->holds(planner.id(), version, key) && !planner.closing()) {
+        lookups.raise();
+        return Plan(slot->plan);
+      }
+      if (const PlanTable::Entry* entry = planner.find(key)) {
+        lookups.raise();
+        slot->missed(planner.id(), version, key, entry->plan);
+        return Plan(entry->plan);
+      }
     }
-    Call(Call&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
-    Call& operator=(Call&&) = delete;
-    ~Call() {
-      if (impl_ == nullptr) return;
-      const std::lock_guard lock(impl_->mutex);
-      --impl_->calls;
-      impl_->changed.notify_all();
+    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context(planner.sealed()));
+    key.context = context.id;
+    if (const PlanTable::Entry* entry = planner.find(key)) {
+      lookups.raise();
+      return Plan(entry->plan);
     }
-
-   private:
-    explicit Call(Impl& impl) noexcept : impl_(&impl) {}
-    Impl* impl_;
-  };
-
-  void close() {
-    std::unique_lock lock(mutex);
-    closing = true;
-    changed.wait(lock, [this] { return calls == 0; });
+    Result<PlanPointer> plan = planner.plan(op, key, context, timing);
+    if (!plan.ok()) return state->noted(plan.status());
+    // The calls that follow find it here.
+    if (const std::uint64_t version = planner.version(); slot != nullptr) {
+      if (const PlanTable::Entry* entry = planner.find(key))
+        slot->missed(planner.id(), version, key, entry->plan);
+    }
+    return Plan(*std::move(plan));
   }
 
-  // One plan being made, which all callers of its key wait for.
-  struct Flight {
-    std::optional<Result<PlanPointer>> result;
-  };
+  /// In a forked child neither locks nor the driver can be trusted.
+  [[nodiscard]] bool forked() const noexcept {
+    return state->generation != engine::process_generation();
+  }
 
-  Result<PlanPointer> plan_in(const GatedDeltaHProblem& problem, const cuda::ContextId& context);
-  Result<PlanPointer> plan_for_stream(const GatedDeltaHProblem& problem, const PlanKey& key,
-                                      const cuda::ContextId& context, cuda::CUstream stream);
-  Result<PlanPointer> fly(const OpPointer& op, const PlanKey& key, const cuda::ContextId& context);
-  Result<PlanPointer> make_plan(const OpPointer& op, const PlanKey& key,
-                                const cuda::ContextId& context);
-  Result<Choice> choose(const OpPointer& op, const ops::DeviceLimits& limits, bool& settled);
-  Result<PlanPointer> assemble_first(const OpPointer& op, const Choice& choice,
-                                     const cuda::ContextId& context);
-  Result<PlanPointer> assemble(const OpPointer& op, const Choice& choice,
-                               const cuda::ContextId& context);
-  Result<PlanPointer> loaded_plan(const OpPointer& op, const PlanKey& key,
-                                  const cuda::ContextId& context);
-  Result<PlanPointer> forced_plan(const OpPointer& op, const PlanKey& key, const Config& config,
-                                  const cuda::ContextId& context);
-  Status compile_all(const std::vector<GatedDeltaHProblem>& problems);
-  std::shared_ptr<Plan::Impl> empty_plan(const OpPointer& op, const Choice& choice,
-                                         const cuda::ContextId& context) const;
-  Status add_stage(Plan::Impl& plan, const ops::Stage& stage, const engine::LoadedKernel& kernel);
-  std::string key_text(const OpPointer& op) const {
-    return internals->store->key_of(op->key_query()).text();
+  [[nodiscard]] Planner::Timing timing() const noexcept {
+    return internals->options.first_use == FirstUseMode::kBackground
+               ? Planner::Timing::kInBackground
+               : Planner::Timing::kInCall;
   }
 
   std::shared_ptr<engine::Internals> internals;
   std::shared_ptr<engine::SharedState> state;
-  engine::FirstUse first_use;
-  PlanTable table;
-  std::atomic<std::int64_t> lookups{0}, plans{0}, exact{0}, fallback{0};
-
-  std::mutex mutex;  // all below; not held while compiling, loading or timing
-  std::condition_variable changed;
-  bool closing = false;
-  int calls = 0;
-  std::unordered_map<PlanKey, std::shared_ptr<Flight>, PlanKeyHash> flights;
-  struct Forced {
-    Config config;
-    PlanPointer plan;
-  };
-  std::unordered_map<PlanKey, std::vector<Forced>, PlanKeyHash> forced;
+  engine::StripedCounter lookups;
+  Planner planner;
 };
-
-// --- making plans -------------------------------------------------------------------------------
-
-std::shared_ptr<Plan::Impl> Engine::Impl::empty_plan(const OpPointer& op, const Choice& choice,
-                                                     const cuda::ContextId& context) const {
-  auto plan = std::make_shared<Plan::Impl>();
-  plan->api = &internals->api();
-  plan->context = context;
-  plan->problem = op;
-  plan->state = state;
-  plan->why = engine::why_of(choice, key_text(op));
-  return plan;
-}
-
-Status Engine::Impl::add_stage(Plan::Impl& plan, const ops::Stage& stage,
-                               const engine::LoadedKernel& kernel) {
-  SCANJIT_ASSIGN_OR_RETURN(engine::LaunchStage launch,
-                           engine::make_launch(internals->api(), stage, kernel.function));
-  plan.stages.push_back(std::move(launch));
-  plan.why.binary_id = kernel.binary_id;  // of the last stage, the tuned one
-  plan.why.binary_from = kernel.binary_from;
-  plan.why.binary_nvrtc = kernel.nvrtc;
-  return {};
-}
-
-Result<PlanPointer> Engine::Impl::assemble(const OpPointer& op, const Choice& choice,
-                                           const cuda::ContextId& context) {
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-  auto plan = empty_plan(op, choice, context);
-  for (const ops::Stage& stage : op->stages(choice.config, limits)) {
-    SCANJIT_ASSIGN_OR_RETURN(const auto kernel, internals->parts.loader->load(
-                                                    internals->api(), context, *internals->provider,
-                                                    stage.source, internals->facts.arch));
-    SCANJIT_TRY(add_stage(*plan, stage, *kernel));
-  }
-  plan->why.text = engine::describe(plan->why);
-  return PlanPointer(std::move(plan));
-}
-
-// The choice, or where it does not compile or load, the first of its fallbacks that does.
-Result<PlanPointer> Engine::Impl::assemble_first(const OpPointer& op, const Choice& choice,
-                                                 const cuda::ContextId& context) {
-  Result<PlanPointer> plan = assemble(op, choice, context);
-  for (std::size_t i = 0;
-       i < choice.fallbacks.size() && !plan.ok() && another_may_do(plan.status()); ++i) {
-    internals->log.warning("config " + to_string(choice.config) + " cannot serve " + key_text(op) +
-                           ": " + plan.status().message());
-    Choice other = choice;
-    other.config = choice.fallbacks[i];
-    other.recorded_us = 0;
-    if (i + 1 == choice.fallbacks.size()) {  // the heuristic comes last
-      other.source = PickSource::kHeuristic;
-      other.layer = "heuristic";
-    }
-    Result<PlanPointer> next = assemble(op, other, context);
-    if (next.ok()) return next;
-  }
-  return plan;
-}
-
-Result<Choice> Engine::Impl::choose(const OpPointer& op, const ops::DeviceLimits& limits,
-                                    bool& settled) {
-  settled = true;
-  const TuneMode mode = internals->options.tune_mode;
-  if (mode != TuneMode::kFirstUse) return engine::choose(mode, *internals->store, *op, limits);
-  const auto pick = internals->store->find_exact(op->key_query(), ops::legal_fn(*op, limits));
-  if (pick && !pick->stale_toolchain) return engine::choice_of(*pick, *op, limits);
-  const bool retime = pick.has_value() && op->tokens_per_sequence() > 0;
-  if (retime || (!pick && first_use.possible(*op))) {
-    engine::FirstUse::Outcome outcome =
-        first_use.run(op, limits, retime ? pick->record.get() : nullptr);
-    settled = !outcome.retry;
-    if (outcome.choice) return *std::move(outcome.choice);
-  }
-  return engine::choose(TuneMode::kReplay, *internals->store, *op, limits);
-}
-
-Result<PlanPointer> Engine::Impl::make_plan(const OpPointer& op, const PlanKey& key,
-                                            const cuda::ContextId& context) {
-  const cuda::RelaxedCaptureScope relaxed(internals->api());
-  SCANJIT_ASSIGN_OR_RETURN(const auto entered,
-                           cuda::ScopedContext::enter(internals->api(), context.context));
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-  bool settled = true;
-  SCANJIT_ASSIGN_OR_RETURN(const Choice choice, choose(op, limits, settled));
-  SCANJIT_ASSIGN_OR_RETURN(PlanPointer plan, assemble_first(op, choice, context));
-  ++plans;
-  ++(plan->why.tuned ? exact : fallback);
-  table.put({key, plan, settled});
-  return plan;
-}
-
-Result<PlanPointer> Engine::Impl::fly(const OpPointer& op, const PlanKey& key,
-                                      const cuda::ContextId& context) {
-  std::unique_lock lock(mutex);
-  if (const PlanTable::Entry* entry = table.find(key); entry != nullptr && entry->settled)
-    return entry->plan;
-  auto& place = flights[key];
-  if (place) {
-    const std::shared_ptr<Flight> flight = place;
-    if (changed.wait_for(lock, kWait, [&] { return flight->result.has_value(); }))
-      return *flight->result;
-    lock.unlock();
-    // The other thread is still compiling or timing: serve the heuristic and publish nothing.
-    const cuda::RelaxedCaptureScope relaxed(internals->api());
-    SCANJIT_ASSIGN_OR_RETURN(const auto entered,
-                             cuda::ScopedContext::enter(internals->api(), context.context));
-    SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-    SCANJIT_ASSIGN_OR_RETURN(const Choice choice, engine::heuristic_choice(*op, limits));
-    return assemble(op, choice, context);
-  }
-  const auto flight = place = std::make_shared<Flight>();
-  lock.unlock();
-  Result<PlanPointer> result = guard([&] { return make_plan(op, key, context); });
-  lock.lock();
-  flight->result = result;
-  flights.erase(key);
-  changed.notify_all();
-  return result;
-}
-
-Result<PlanPointer> Engine::Impl::forced_plan(const OpPointer& op, const PlanKey& key,
-                                              const Config& config,
-                                              const cuda::ContextId& context) {
-  {
-    const std::lock_guard lock(mutex);
-    for (const Forced& one : forced[key]) {
-      if (one.config == config) return one.plan;
-    }
-  }
-  const cuda::RelaxedCaptureScope relaxed(internals->api());
-  SCANJIT_ASSIGN_OR_RETURN(const auto entered,
-                           cuda::ScopedContext::enter(internals->api(), context.context));
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-  SCANJIT_TRY(op->legal(config, limits));
-  Choice choice;
-  choice.config = config;
-  choice.source = PickSource::kForced;
-  choice.layer = "caller";
-  SCANJIT_ASSIGN_OR_RETURN(PlanPointer plan, assemble(op, choice, context));
-  ++plans;
-  const std::lock_guard lock(mutex);
-  forced[key].push_back({config, plan});
-  return plan;
-}
-
-// While capturing: a plan out of kernels that are in the context already, whatever their config,
-// since all configs give the same bits. Nothing is compiled, loaded or allocated on the device.
-Result<PlanPointer> Engine::Impl::loaded_plan(const OpPointer& op, const PlanKey& key,
-                                              const cuda::ContextId& context) {
-  {
-    const std::lock_guard lock(mutex);
-    const auto found = forced.find(key);
-    if (found != forced.end() && !found->second.empty()) return found->second.back().plan;
-  }
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-  SCANJIT_ASSIGN_OR_RETURN(Choice choice, engine::heuristic_choice(*op, limits));
-  std::vector<Config> configs = op->space().all();
-  configs.insert(configs.begin(), choice.config);
-  for (const Config& config : configs) {
-    if (!op->legal(config, limits).ok()) continue;
-    choice.config = config;
-    choice.layer = "loaded";
-    auto plan = empty_plan(op, choice, context);
-    bool all_loaded = true;
-    for (const ops::Stage& stage : op->stages(config, limits)) {
-      SCANJIT_ASSIGN_OR_RETURN(const std::string source_id,
-                               internals->provider->source_id(stage.source, internals->facts.arch));
-      const auto kernel = internals->parts.loader->find(internals->api(), context, source_id);
-      all_loaded = kernel != nullptr;
-      if (!all_loaded) break;
-      SCANJIT_TRY(add_stage(*plan, stage, *kernel));
-    }
-    if (!all_loaded) continue;
-    plan->why.text = engine::describe(plan->why);
-    PlanPointer made(std::move(plan));
-    table.put({key, made, false});
-    return made;
-  }
-  return Status(ErrorCode::kCaptureMiss, "the stream is capturing and no kernel is loaded for " +
-                                             key_text(op) +
-                                             "; plan or prewarm this problem before capturing");
-}
-
-Result<PlanPointer> Engine::Impl::plan_in(const GatedDeltaHProblem& problem,
-                                          const cuda::ContextId& context) {
-  const PlanKey key{ops::GatedDeltaH::words(problem), context.id};
-  if (const PlanTable::Entry* entry = table.find(key); entry != nullptr && entry->settled) {
-    lookups.fetch_add(1, std::memory_order_relaxed);
-    return entry->plan;
-  }
-  SCANJIT_ASSIGN_OR_RETURN(const auto call, Call::begin(*this));
-  SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-  Result<PlanPointer> plan = fly(op, key, context);
-  if (!plan.ok()) return state->noted(plan.status());
-  return plan;
-}
-
-Result<PlanPointer> Engine::Impl::plan_for_stream(const GatedDeltaHProblem& problem,
-                                                  const PlanKey& key,
-                                                  const cuda::ContextId& context,
-                                                  cuda::CUstream stream) {
-  SCANJIT_ASSIGN_OR_RETURN(const auto call, Call::begin(*this));
-  SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-  bool capturing = false;
-  {
-    SCANJIT_ASSIGN_OR_RETURN(const auto entered,
-                             cuda::ScopedContext::enter(internals->api(), context.context));
-    SCANJIT_ASSIGN_OR_RETURN(capturing, cuda::is_capturing(internals->api(), stream));
-  }
-  if (!capturing) return fly(op, key, context);
-  if (const PlanTable::Entry* entry = table.find(key)) return entry->plan;
-  return loaded_plan(op, key, context);
-}
-
-// The machine code of all problems at once; what is to be timed is left to `plan`.
-Status Engine::Impl::compile_all(const std::vector<GatedDeltaHProblem>& problems) {
-  SCANJIT_TRY(state->usable());
-  SCANJIT_ASSIGN_OR_RETURN(const auto call, Call::begin(*this));
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context());
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals->limits(context));
-  const TuneMode mode = internals->options.tune_mode;
-  std::vector<jit::KernelSource> sources;
-  for (const GatedDeltaHProblem& problem : problems) {
-    const auto op = ops::GatedDeltaH::make(problem);
-    if (!op.ok()) continue;
-    const auto choice = engine::choose(mode, *internals->store, **op, limits);
-    if (!choice.ok()) continue;
-    if (mode == TuneMode::kFirstUse && choice->source != PickSource::kExact &&
-        first_use.possible(**op))
-      continue;
-    for (const ops::Stage& stage : (*op)->stages(choice->config, limits))
-      sources.push_back(stage.source);
-  }
-  static_cast<void>(internals->provider->get_all(sources, internals->facts.arch));
-  return {};
-}
-
-// --- the public face ----------------------------------------------------------------------------
 
 struct EngineAccess {
   static Engine make(std::shared_ptr<Engine::Impl> impl) { return Engine(std::move(impl)); }
@@ -401,12 +114,16 @@ Engine& Engine::operator=(Engine&& other) noexcept {
 }
 Engine::~Engine() {
   if (!impl_) return;
-  if (impl_->state->generation == engine::process_generation()) {
-    impl_->close();
-  } else {
-    // In a forked child neither locks nor the driver can be trusted: leave everything as it is.
+  if (impl_->forked()) {
+    // Everything stays as it is.
     static_cast<void>(new (std::nothrow) std::shared_ptr<Impl>(std::move(impl_)));
+    return;
   }
+  close();
+  const std::string& journal = impl_->internals->options.journal_path;
+  if (journal.empty() || impl_->planner.misses().size() == 0) return;
+  if (const auto written = flush_journal(journal); !written.ok())
+    impl_->internals->log.warning("the journal was not written: " + written.status().message());
 }
 
 Result<Engine> Engine::create(const EngineOptions& options) {
@@ -425,21 +142,7 @@ Status moved_from() { return invalid_argument("the engine was moved away"); }
 Result<Plan> Engine::plan(const GatedDeltaHProblem& problem) {
   return guard([&]() -> Result<Plan> {
     if (!impl_) return moved_from();
-    SCANJIT_TRY(impl_->state->usable());
-    const cuda::DriverApi& api = impl_->internals->api();
-    cuda::CUcontext current = nullptr;
-    PlanKey key{ops::GatedDeltaH::words(problem), 0};
-    if (api.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current != nullptr &&
-        api.cuCtxGetId(current, &key.context) == cuda::CUDA_SUCCESS) {
-      if (const PlanTable::Entry* entry = impl_->table.find(key);
-          entry != nullptr && entry->settled) {
-        impl_->lookups.fetch_add(1, std::memory_order_relaxed);
-        return Plan(entry->plan);
-      }
-    }
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, impl_->internals->context());
-    SCANJIT_ASSIGN_OR_RETURN(PlanPointer plan, impl_->plan_in(problem, context));
-    return Plan(std::move(plan));
+    return impl_->plan(problem, impl_->timing());
   });
 }
 
@@ -447,11 +150,11 @@ Result<Plan> Engine::plan_with(const GatedDeltaHProblem& problem, const Config& 
   return guard([&]() -> Result<Plan> {
     if (!impl_) return moved_from();
     SCANJIT_TRY(impl_->state->usable());
-    SCANJIT_ASSIGN_OR_RETURN(const auto call, Impl::Call::begin(*impl_));
     SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, impl_->internals->context());
-    Result<PlanPointer> plan =
-        impl_->forced_plan(op, {ops::GatedDeltaH::words(problem), context.id}, config, context);
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context,
+                             impl_->internals->context(impl_->planner.sealed()));
+    Result<PlanPointer> plan = impl_->planner.plan_with(
+        op, {ops::GatedDeltaH::words(problem), context.id}, context, config);
     if (!plan.ok()) return impl_->state->noted(plan.status());
     return Plan(*std::move(plan));
   });
@@ -470,32 +173,48 @@ Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDelta
     PlanKey key{ops::GatedDeltaH::words(problem), 0};
     if (context != nullptr)
       SCANJIT_TRY(cuda::check(api, api.cuCtxGetId(context, &key.context), "cuCtxGetId"));
-    if (const PlanTable::Entry* entry = impl_->table.find(key);
-        entry != nullptr && entry->settled) {
-      impl_->lookups.fetch_add(1, std::memory_order_relaxed);
-      return entry->plan->launch(args, workspace, handle, current);
+    PlanPointer made;  // alive until the launch is made
+    const Plan::Impl* plan = nullptr;
+    if (const PlanTable::Entry* entry = impl_->planner.find(key)) {
+      impl_->lookups.raise();
+      plan = entry->plan.get();
+    } else {
+      // A default stream without a current context: the device's primary one.
+      SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id,
+                               context == nullptr
+                                   ? impl_->internals->context(impl_->planner.sealed())
+                                   : cuda::identify(api, context));
+      key.context = id.id;
+      SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
+      Result<PlanPointer> planned = impl_->planner.plan_for_stream(op, key, id, handle);
+      if (!planned.ok()) return impl_->state->noted(planned.status());
+      made = *std::move(planned);
+      plan = made.get();
     }
-    // A default stream without a current context: the device's primary one.
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id, context == nullptr
-                                                           ? impl_->internals->context()
-                                                           : cuda::identify(api, context));
-    key.context = id.id;
-    const Result<PlanPointer> plan = impl_->plan_for_stream(problem, key, id, handle);
-    if (!plan.ok()) return impl_->state->noted(plan.status());
-    return (*plan)->launch(args, workspace, handle, current);
+    if (current == plan->context.context) return plan->launch(args, workspace, handle);
+    SCANJIT_ASSIGN_OR_RETURN(const auto scope,
+                             cuda::ScopedContext::enter(api, plan->context.context));
+    return plan->launch(args, workspace, handle);
   });
 }
 
 std::vector<PrewarmItem> Engine::prewarm(const std::vector<GatedDeltaHProblem>& problems) {
   std::vector<PrewarmItem> items;
   static_cast<void>(guard([&]() -> Status {
-    if (impl_) {
-      const Status status = impl_->compile_all(problems);
-      if (!status.ok())
-        impl_->internals->log.debug("prewarm: " + status.message());  // `plan` will say it again
+    if (impl_ && impl_->state->usable().ok()) {
+      std::vector<OpPointer> ops;
+      for (const GatedDeltaHProblem& problem : problems) {
+        if (auto op = ops::GatedDeltaH::make(problem); op.ok()) ops.push_back(*std::move(op));
+      }
+      // What goes wrong here goes wrong again below, and is told there.
+      if (const auto context = impl_->internals->context(impl_->planner.sealed()); context.ok())
+        static_cast<void>(impl_->planner.compile_ahead(ops, *context));
     }
     for (const GatedDeltaHProblem& problem : problems) {
-      const Result<Plan> made = plan(problem);
+      const Result<Plan> made = guard([&]() -> Result<Plan> {
+        if (!impl_) return moved_from();
+        return impl_->plan(problem, Planner::Timing::kInCall);
+      });
       items.push_back({made.status(), made.ok() ? made->why() : Why{}});
     }
     return {};
@@ -507,45 +226,58 @@ Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
   return guard([&]() -> Result<Why> {
     if (!impl_) return moved_from();
     SCANJIT_TRY(impl_->state->usable());
-    engine::Internals& in = *impl_->internals;
-    SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(problem));
-    ops::DeviceLimits limits = engine::limits_of(in.facts);
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext current, cuda::current_context(in.api()));
-    if (current != nullptr) {
-      SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(in.api(), current));
-      if (const PlanTable::Entry* entry =
-              impl_->table.find({ops::GatedDeltaH::words(problem), context.id}))
-        return entry->plan->why;
-      SCANJIT_ASSIGN_OR_RETURN(limits, in.limits(context));
-    }
-    SCANJIT_ASSIGN_OR_RETURN(const Choice choice,
-                             engine::choose(in.options.tune_mode, *in.store, *op, limits));
-    Why why = engine::why_of(choice, impl_->key_text(op));
-    why.text = engine::describe(why);
-    if (in.options.tune_mode == TuneMode::kFirstUse && choice.source != PickSource::kExact &&
-        impl_->first_use.possible(*op)) {
-      why.text += " Its first use will time a short list of configs.";
-    }
-    return why;
+    const cuda::DriverApi& api = impl_->internals->api();
+    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext current, cuda::current_context(api));
+    const ops::ProblemWords words = ops::GatedDeltaH::words(problem);
+    if (current == nullptr) return impl_->planner.why(op, words, nullptr);
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(api, current));
+    return impl_->planner.why(op, words, &context);
   });
+}
+
+void Engine::close() {
+  static_cast<void>(guard([&]() -> Status {
+    if (impl_ && !impl_->forked()) impl_->planner.close();
+    return {};
+  }));
+}
+
+void Engine::seal() {
+  static_cast<void>(guard([&]() -> Status {
+    if (impl_ && !impl_->forked()) impl_->planner.seal();
+    return {};
+  }));
+}
+
+Result<std::int64_t> Engine::flush_journal(const std::string& path) {
+  return guard([&]() -> Result<std::int64_t> {
+    if (!impl_) return moved_from();
+    if (impl_->forked()) return impl_->state->usable();
+    if (path.empty()) return invalid_argument("no file is named for the journal");
+    return impl_->planner.misses().flush(*impl_->internals->parts.files, path);
+  });
+}
+
+std::string Engine::selection_digest() const {
+  std::string digest;
+  static_cast<void>(guard([&]() -> Status {
+    if (impl_ && !impl_->forked()) digest = impl_->planner.selection_digest();
+    return {};
+  }));
+  return digest;
 }
 
 EngineStats Engine::stats() const {
   EngineStats stats;
-  if (!impl_) return stats;
+  if (!impl_ || impl_->forked()) return stats;
   const jit::KernelProvider::Counters provider = impl_->internals->provider->counters();
-  const engine::FirstUse::Counters first_use = impl_->first_use.counters();
-  stats.plans = impl_->plans;
-  stats.lookups = impl_->lookups;
-  stats.launches = impl_->state->launches;
+  impl_->planner.add_to(stats);
+  stats.lookups = impl_->lookups.value();
+  stats.launches = impl_->state->launches.value();
   stats.compiles = provider.compiles;
   stats.compile_errors = provider.compile_errors;
   stats.binary_hits = provider.binary_hits;
-  stats.first_uses = first_use.timed;
-  stats.first_uses_busy = first_use.busy;
-  stats.first_uses_no_scratch = first_use.no_scratch;
-  stats.exact = impl_->exact;
-  stats.fallback = impl_->fallback;
   stats.corrupt_files = provider.corrupt_files + impl_->internals->store->stats().corrupt_files;
   return stats;
 }

@@ -8,11 +8,27 @@
 namespace scanjit::engine {
 namespace {
 
-constexpr int kTries = 3;               // of one key in one process
-constexpr std::int64_t kWaitMs = 2000;  // for another thread or process at the same key
 constexpr std::int64_t kPollMs = 20;
 
 }  // namespace
+
+VainTries& VainTries::process() noexcept {
+  // Never destroyed, as the process's loader.
+  alignas(VainTries) static unsigned char storage[sizeof(VainTries)];
+  static auto* const tries = new (storage) VainTries;
+  return *tries;
+}
+
+bool VainTries::exhausted(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = tries_.find(key);
+  return found != tries_.end() && found->second >= kMost;
+}
+
+void VainTries::count(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  ++tries_[key];
+}
 
 bool FirstUse::possible(const ops::OpProblem& problem) const {
   if (problem.tokens_per_sequence() == 0) return false;
@@ -48,52 +64,51 @@ std::optional<Choice> FirstUse::published(const ops::OpProblem& problem,
                                           const tuning::Record* stale) const {
   const auto pick =
       internals_.store->find_exact(problem.key_query(), ops::legal_fn(problem, limits));
-  if (!pick || (stale != nullptr && pick->stale_toolchain)) return std::nullopt;
+  if (!pick) return std::nullopt;
+  // What is to be timed again is not news.
+  if (stale != nullptr && (pick->stale_toolchain || *pick->record == *stale)) return std::nullopt;
   return choice_of(*pick, problem, limits);
 }
 
 FirstUse::Outcome FirstUse::run(const std::shared_ptr<const ops::OpProblem>& problem,
-                                const ops::DeviceLimits& limits, const tuning::Record* stale) {
+                                const ops::DeviceLimits& limits, const tuning::Record* stale,
+                                const std::function<bool()>& stop) {
   const std::string key = internals_.store->key_of(problem->key_query()).text();
+  const std::string tries = internals_.facts.uuid + " " + key;
+  if (internals_.parts.vain_tries->exhausted(tries)) return {};
   std::unique_lock lock(mutex_);
-  Key& state = keys_[key];  // stays where it is
-  if (state.running) {
-    const bool ended =
-        ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !state.running; });
-    const bool again = !ended || state.tries < kTries;
+  if (!running_.insert(key).second) {
+    const bool ended = ended_.wait_for(lock, std::chrono::milliseconds(internals_.options.wait_ms),
+                                       [&] { return running_.count(key) == 0; });
     lock.unlock();
     if (ended) {
       if (auto choice = published(*problem, limits, stale)) return {std::move(choice), false};
     }
-    return {std::nullopt, again};
+    return {std::nullopt, !internals_.parts.vain_tries->exhausted(tries)};
   }
-  if (state.tries >= kTries) return {};
-  state.running = true;
-  ++state.tries;
   lock.unlock();
 
   // Whatever happens, the key is free again.
   struct Release {
     FirstUse& first_use;
-    Key& key;
+    const std::string& key;
     ~Release() {
       const std::lock_guard guard(first_use.mutex_);
-      key.running = false;
+      first_use.running_.erase(key);
       first_use.ended_.notify_all();
     }
   };
-  const Release release{*this, state};
-  Outcome outcome = run_alone(problem, limits, stale);
-  const std::lock_guard guard(mutex_);
-  if (state.tries >= kTries) outcome.retry = false;
+  const Release release{*this, key};
+  Outcome outcome = run_alone(problem, limits, stale, stop);
+  if (internals_.parts.vain_tries->exhausted(tries)) outcome.retry = false;
   return outcome;
 }
 
 // Among processes: the lock saves double work, and nothing else depends on it.
 FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem>& problem,
-                                      const ops::DeviceLimits& limits,
-                                      const tuning::Record* stale) {
-  if (internals_.cache.memory_only()) return time_now(problem, limits, stale);
+                                      const ops::DeviceLimits& limits, const tuning::Record* stale,
+                                      const std::function<bool()>& stop) {
+  if (internals_.cache.memory_only()) return time_now(problem, limits, stale, stop);
   os::FileSystem& files = *internals_.parts.files;
   os::Clock& clock = *internals_.parts.clock;
   const tuning::ShapeKey key = internals_.store->key_of(problem->key_query());
@@ -101,7 +116,7 @@ FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem
   std::optional<os::FileLock> held;
   if (files.make_directories(folder).ok()) {
     const std::string path = os::join_path(folder, key.file_name() + ".lock");
-    const std::int64_t until = clock.now_ms() + kWaitMs;
+    const std::int64_t until = clock.now_ms() + internals_.options.wait_ms;
     while (true) {
       Result<std::optional<os::FileLock>> attempt = files.try_lock(path);
       if (!attempt.ok()) break;  // no locking here: go on without
@@ -109,7 +124,7 @@ FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem
         held = std::move(*attempt);
         break;
       }
-      if (clock.now_ms() >= until) return {std::nullopt, true};
+      if (clock.now_ms() >= until || (stop && stop())) return {std::nullopt, true};
       clock.sleep_ms(kPollMs);
       internals_.store->forget(key);
       if (auto choice = published(*problem, limits, stale)) return {std::move(choice), false};
@@ -118,11 +133,12 @@ FirstUse::Outcome FirstUse::run_alone(const std::shared_ptr<const ops::OpProblem
   // Another process may have been done just before.
   internals_.store->forget(key);
   if (auto choice = published(*problem, limits, stale)) return {std::move(choice), false};
-  return time_now(problem, limits, stale);
+  return time_now(problem, limits, stale, stop);
 }
 
 FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>& problem,
-                                     const ops::DeviceLimits& limits, const tuning::Record* stale) {
+                                     const ops::DeviceLimits& limits, const tuning::Record* stale,
+                                     const std::function<bool()>& stop) {
   os::Clock& clock = *internals_.parts.clock;
   const std::vector<Config> configs = candidates(*problem, limits, stale);
   if (configs.empty()) return {};
@@ -135,11 +151,12 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
         sources.push_back(stage.source);
     }
   }
-  static_cast<void>(internals_.provider->get_all(sources, internals_.facts.arch,
-                                                 [&] { return clock.now_ms() >= until; }));
+  static_cast<void>(internals_.provider->get_all(
+      sources, internals_.facts.arch, [&] { return clock.now_ms() >= until || (stop && stop()); }));
 
   std::unique_lock lock(mutex_);
-  if (!ended_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !gpu_taken_; }))
+  if (!ended_.wait_for(lock, std::chrono::milliseconds(internals_.options.wait_ms),
+                       [&] { return !gpu_taken_; }))
     return {std::nullopt, true};
   gpu_taken_ = true;
   lock.unlock();
@@ -157,6 +174,7 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
     TuneKeyOptions options;
     options.timer.scratch_limit = internals_.options.scratch_limit;
     options.timer.block_us = 1000;
+    options.stop = stop;
     options.select.budget_ms =
         static_cast<double>(std::max<std::int64_t>(1, until - clock.now_ms()));
     tuned = tune_key(internals_, {problem}, configs, options);
@@ -166,12 +184,22 @@ FirstUse::Outcome FirstUse::time_now(const std::shared_ptr<const ops::OpProblem>
   if (!tuned->ok()) {
     const Status error = tuned->status();
     const std::lock_guard guard(mutex_);
-    if (error.code() == ErrorCode::kOutOfMemory) ++counters_.no_scratch;
+    if (error.code() == ErrorCode::kCancelled) return {std::nullopt, true};
+    // Without stream-ordered pools there is no scratch either.
+    if (error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kUnsupported)
+      ++counters_.no_scratch;
     internals_.log.warn_once(key, "first use of " + key + " was not timed: " + error.message());
+    if (error.code() != ErrorCode::kTimeout) return {};
     // A budget that ended before one round was spent on compiling, which need not be done again.
-    return {std::nullopt, error.code() == ErrorCode::kTimeout};
+    internals_.parts.vain_tries->count(internals_.facts.uuid + " " + key);
+    return {std::nullopt, true};
+  }
+  {
+    const std::lock_guard guard(mutex_);
+    counters_.scratch_peak_bytes = std::max(counters_.scratch_peak_bytes, (*tuned)->scratch_bytes);
   }
   if (!(*tuned)->record) {
+    internals_.parts.vain_tries->count(internals_.facts.uuid + " " + key);
     const std::lock_guard guard(mutex_);
     ++counters_.busy;
     internals_.log.info("first use of " + key + ": the GPU was busy, nothing is stored");

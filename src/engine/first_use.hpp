@@ -4,16 +4,33 @@
 /// processes.
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/config_choice.hpp"
 #include "engine/internals.hpp"
 
 namespace scanjit::engine {
+
+/// How often timing a key came to nothing, because the GPU was busy or the budget ended before one
+/// round: counted for the whole process, so that an engine made anew does not begin again.
+/// Thread-safe.
+class VainTries {
+ public:
+  static constexpr int kMost = 3;
+  [[nodiscard]] static VainTries& process() noexcept;
+  [[nodiscard]] bool exhausted(const std::string& key) const;
+  void count(const std::string& key);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, int> tries_;  // by GPU and key
+};
 
 /// Thread-safe. Never an error to its caller: what cannot be timed is served otherwise.
 class FirstUse {
@@ -22,6 +39,7 @@ class FirstUse {
     std::int64_t timed = 0;
     std::int64_t busy = 0;
     std::int64_t no_scratch = 0;
+    std::int64_t scratch_peak_bytes = 0;
   };
   struct Outcome {
     std::optional<Choice> choice;  ///< timed here, or by another thread or process meanwhile
@@ -36,21 +54,21 @@ class FirstUse {
 
   /// Times the shortlist and the heuristic's config, or after a change of toolchain the kept
   /// candidates of `stale`, and publishes the record. The problem's context must be current and
-  /// stays so.
+  /// stays so. `stop` (may be empty) is asked between measurements: once true, nothing is timed any
+  /// more.
   [[nodiscard]] Outcome run(const std::shared_ptr<const ops::OpProblem>& problem,
-                            const ops::DeviceLimits& limits, const tuning::Record* stale);
+                            const ops::DeviceLimits& limits, const tuning::Record* stale,
+                            const std::function<bool()>& stop);
 
   [[nodiscard]] Counters counters() const;
 
  private:
-  struct Key {
-    bool running = false;
-    int tries = 0;
-  };
   Outcome run_alone(const std::shared_ptr<const ops::OpProblem>& problem,
-                    const ops::DeviceLimits& limits, const tuning::Record* stale);
+                    const ops::DeviceLimits& limits, const tuning::Record* stale,
+                    const std::function<bool()>& stop);
   Outcome time_now(const std::shared_ptr<const ops::OpProblem>& problem,
-                   const ops::DeviceLimits& limits, const tuning::Record* stale);
+                   const ops::DeviceLimits& limits, const tuning::Record* stale,
+                   const std::function<bool()>& stop);
   std::optional<Choice> published(const ops::OpProblem& problem, const ops::DeviceLimits& limits,
                                   const tuning::Record* stale) const;
   std::vector<Config> candidates(const ops::OpProblem& problem, const ops::DeviceLimits& limits,
@@ -59,8 +77,8 @@ class FirstUse {
   Internals& internals_;
   mutable std::mutex mutex_;  // all below; not held while compiling or timing
   std::condition_variable ended_;
-  std::map<std::string, Key> keys_;
-  bool gpu_taken_ = false;  // one key is timed at a time
+  std::set<std::string> running_;  // keys
+  bool gpu_taken_ = false;         // one key is timed at a time
   Counters counters_;
 };
 

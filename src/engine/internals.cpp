@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/guard.hpp"
+#include "engine/first_use.hpp"
 #include "os/posix_file_system.hpp"
 
 namespace scanjit::engine {
@@ -49,6 +50,7 @@ Result<Parts> process_parts() {
   parts.files = &os::posix_file_system();
   parts.clock = &os::steady_clock();
   parts.loader = &KernelLoader::process();
+  parts.vain_tries = &VainTries::process();
   parts.shipped = shipped_configs();
   parts.shortlists = shipped_shortlists();
   return parts;
@@ -153,13 +155,22 @@ Result<std::shared_ptr<Internals>> Internals::make(const EngineOptions& options,
   return made;
 }
 
-Internals::~Internals() = default;
+Internals::~Internals() {
+  // Giving the primary context back may end it; no thread's capture is to notice.
+  const cuda::RelaxedCaptureScope relaxed(api());
+  primary_.reset();
+}
 
-Result<cuda::ContextId> Internals::context() {
+Result<cuda::ContextId> Internals::context(bool sealed) {
   const cuda::RelaxedCaptureScope relaxed(api());
   SCANJIT_ASSIGN_OR_RETURN(cuda::CUcontext context, cuda::current_context(api()));
   if (context == nullptr) {
     const std::lock_guard lock(mutex_);
+    if (!primary_ && sealed) {
+      return not_found(
+          "the engine is sealed, no context is current, and nothing was planned in the primary "
+          "one");
+    }
     if (!primary_) {
       SCANJIT_ASSIGN_OR_RETURN(cuda::PrimaryContext primary,
                                cuda::PrimaryContext::retain(api(), facts.device));
@@ -183,9 +194,9 @@ Result<ops::DeviceLimits> Internals::limits(const cuda::ContextId& context) {
     }
   }
   const cuda::RelaxedCaptureScope relaxed(api());
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::DeviceFacts part,
-                           cuda::device_facts(api(), context.device, context.context));
-  const ops::DeviceLimits limits = limits_of(part);
+  ops::DeviceLimits limits = limits_of(facts);
+  limits.sm_count = cuda::context_sm_count(api(), context.context, facts.sm_count);
+  if (limits.sm_count < facts.sm_count) limits.part_of_sms = facts.sm_count;
   const std::lock_guard lock(mutex_);
   limits_.emplace_back(context.id, limits);
   return limits;

@@ -28,11 +28,13 @@ namespace scanjit::engine {
 
 /// The world outside; tests hand in fakes. All pointers must outlive every engine and plan made of
 /// them.
+class VainTries;
 struct Parts {
   const cuda::DriverApi* api = nullptr;
   os::FileSystem* files = nullptr;
   os::Clock* clock = nullptr;
   KernelLoader* loader = nullptr;
+  VainTries* vain_tries = nullptr;
   Environment environment;
   std::vector<tuning::ShippedText> shipped;  ///< tuned files
   std::string shortlists;                    ///< JSON
@@ -65,7 +67,8 @@ struct Internals {
   [[nodiscard]] const cuda::DriverApi& api() const noexcept { return *parts.api; }
 
   /// The current context, or the device's primary one, retained from then on, if none is current.
-  [[nodiscard]] Result<cuda::ContextId> context();
+  /// `sealed`: the primary one only if it is retained already; else kNotFound.
+  [[nodiscard]] Result<cuda::ContextId> context(bool sealed = false);
   /// Limits of a context: fewer multiprocessors under MPS or in a green context.
   /// Errors: kInvalidArgument if it is a context of another device.
   [[nodiscard]] Result<ops::DeviceLimits> limits(const cuda::ContextId& context);

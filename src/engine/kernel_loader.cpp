@@ -2,6 +2,8 @@
 
 #include <new>
 
+#include "core/guard.hpp"
+
 namespace scanjit::engine {
 namespace {
 
@@ -40,7 +42,33 @@ Result<std::shared_ptr<const LoadedKernel>> KernelLoader::load(const cuda::Drive
                                                                const jit::KernelSource& source,
                                                                const std::string& arch) {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source_id, provider.source_id(source, arch));
-  if (auto loaded = find(api, context, source_id)) return loaded;
+  const Key key{&api, context.id, source_id};
+  {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      const auto [place, fresh] = kernels_.try_emplace(key);
+      if (fresh) break;
+      if (place->second != nullptr) return place->second;
+      landed_.wait(lock);
+    }
+  }
+  Result<std::shared_ptr<const LoadedKernel>> loaded =
+      guard([&] { return load_now(api, provider, source, arch); });
+  const std::lock_guard lock(mutex_);
+  const auto place = kernels_.find(key);
+  if (loaded.ok()) {
+    place->second = *loaded;
+  } else {
+    kernels_.erase(place);  // the next one tries again
+  }
+  landed_.notify_all();
+  return loaded;
+}
+
+Result<std::shared_ptr<const LoadedKernel>> KernelLoader::load_now(const cuda::DriverApi& api,
+                                                                   jit::KernelProvider& provider,
+                                                                   const jit::KernelSource& source,
+                                                                   const std::string& arch) const {
   SCANJIT_ASSIGN_OR_RETURN(jit::Binary binary, provider.get(source, arch));
   Result<cuda::Module> module = cuda::Module::load(api, *binary.cubin);
   while (!module.ok() && module.status().code() == ErrorCode::kUnsupported) {
@@ -51,10 +79,7 @@ Result<std::shared_ptr<const LoadedKernel>> KernelLoader::load(const cuda::Drive
     module = cuda::Module::load(api, *binary.cubin);
   }
   if (!module.ok()) return module.status();
-  SCANJIT_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedKernel> kernel,
-                           ready_kernel(api, *module, binary, source));
-  const std::lock_guard lock(mutex_);
-  return kernels_.emplace(Key{&api, context.id, source_id}, std::move(kernel)).first->second;
+  return ready_kernel(api, *module, binary, source);
 }
 
 std::shared_ptr<const LoadedKernel> KernelLoader::find(const cuda::DriverApi& api,

@@ -3,6 +3,7 @@
 /// Loaded kernels: each source once per context, whoever asks. Modules stay loaded for the life of
 /// their context, since unloading synchronises and plans may outlive their engine.
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,7 +34,8 @@ class KernelLoader {
   [[nodiscard]] static KernelLoader& process() noexcept;
 
   /// The kernel of `source` in the context, which must be current; loads it if it is not loaded
-  /// yet. For a cubin that the driver refuses another is taken, see KernelProvider::get_instead.
+  /// yet, once, however many threads ask. For a cubin that the driver refuses another is taken, see
+  /// KernelProvider::get_instead.
   /// Errors: as jit::KernelProvider::get and cuda::Module::load; kUnsupported if the context cannot
   /// give the shared memory or threads.
   [[nodiscard]] Result<std::shared_ptr<const LoadedKernel>> load(const cuda::DriverApi& api,
@@ -50,8 +52,14 @@ class KernelLoader {
  private:
   using Key =
       std::tuple<const cuda::DriverApi*, unsigned long long, std::string>;  // context id, source id
-  mutable std::mutex mutex_;  // not held while compiling or loading
-  std::map<Key, std::shared_ptr<const LoadedKernel>> kernels_;
+  Result<std::shared_ptr<const LoadedKernel>> load_now(const cuda::DriverApi& api,
+                                                       jit::KernelProvider& provider,
+                                                       const jit::KernelSource& source,
+                                                       const std::string& arch) const;
+
+  mutable std::mutex mutex_;  // all below; not held while compiling or loading
+  std::condition_variable landed_;
+  std::map<Key, std::shared_ptr<const LoadedKernel>> kernels_;  // null: being loaded
 };
 
 }  // namespace scanjit::engine

@@ -468,6 +468,7 @@ const ops::OpProblem& OpTimer::problem() const noexcept { return *state_->proble
 const ops::OpProblem& OpTimer::timed() const noexcept { return *state_->timed; }
 const char* OpTimer::l2() const noexcept { return state_->l2; }
 int OpTimer::sets() const noexcept { return static_cast<int>(state_->sets.size()); }
+std::int64_t OpTimer::taken_bytes() const noexcept { return state_->pool->taken_bytes(); }
 
 std::optional<jit::Binary> OpTimer::binary(const Config& config) const {
   const auto found = state_->candidates.find(config);

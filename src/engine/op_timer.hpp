@@ -52,9 +52,9 @@ class OpTimer {
                                             const std::function<bool()>& stop = {});
 
   /// GPU microseconds of one run of the op (all stages), over one timed block. Of a problem that is
-  /// timed on fewer chunks: a second block of about half as many, and the line through both, carried
-  /// on to the problem's own chunks, since what wins early need not win late. A config's first
-  /// measurement prepares it: compiles (if `compile` did not), loads, warms up, captures.
+  /// timed on fewer chunks: a second block of about half as many, and the line through both,
+  /// carried on to the problem's own chunks, since what wins early need not win late. A config's
+  /// first measurement prepares it: compiles (if `compile` did not), loads, warms up, captures.
   /// Errors: kUnsupported (not legal here), kCompileFailed, kDeviceLost, kCudaError. An error of
   /// preparation is kept.
   [[nodiscard]] Result<double> measure(const Config& config);
@@ -65,9 +65,10 @@ class OpTimer {
 
   [[nodiscard]] const ops::OpProblem& problem() const noexcept;  ///< as given
   [[nodiscard]] const ops::OpProblem& timed()
-      const noexcept;                             ///< as timed, perhaps of fewer chunks
-  [[nodiscard]] const char* l2() const noexcept;  ///< "warm" or "cold"
-  [[nodiscard]] int sets() const noexcept;        ///< of tensors in rotation
+      const noexcept;                                       ///< as timed, perhaps of fewer chunks
+  [[nodiscard]] const char* l2() const noexcept;            ///< "warm" or "cold"
+  [[nodiscard]] int sets() const noexcept;                  ///< of tensors in rotation
+  [[nodiscard]] std::int64_t taken_bytes() const noexcept;  ///< of device memory
 
   /// The machine code of a config's last stage, the tuned one, once it is compiled.
   [[nodiscard]] std::optional<jit::Binary> binary(const Config& config) const;

@@ -3,26 +3,26 @@
 #include <string>
 
 #include "core/guard.hpp"
-#include "engine/fork_guard.hpp"
 
 namespace scanjit::engine {
 
-Status SharedState::usable() const {
+Status SharedState::why_unusable() const {
   if (generation != process_generation()) {
     return unsupported(
         "this process was forked after the engine was made; CUDA does not survive a fork, make an "
         "engine in the child");
   }
-  if (device_lost.load(std::memory_order_relaxed)) {
-    return Status(ErrorCode::kDeviceLost,
-                  "an earlier fault left the CUDA context unusable; end the process or make a new "
-                  "context and engine");
-  }
-  return {};
+  return Status(ErrorCode::kDeviceLost,
+                "an earlier fault left the CUDA context unusable; end the process or make a new "
+                "context and engine");
 }
 
 Status SharedState::noted(Status status) {
-  if (status.code() == ErrorCode::kDeviceLost) device_lost.store(true, std::memory_order_relaxed);
+  const int result = status.details().cuda_result;
+  const bool context_gone =
+      result == cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED || result == cuda::CUDA_ERROR_INVALID_CONTEXT;
+  if (status.code() == ErrorCode::kDeviceLost && result != 0 && !context_gone)
+    device_lost.store(true, std::memory_order_relaxed);
   return status;
 }
 
@@ -72,16 +72,37 @@ Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
 
 namespace scanjit {
 
-Status Plan::Impl::launch(const GatedDeltaHArgs& args, Workspace workspace, cuda::CUstream stream,
-                          cuda::CUcontext current) const {
+namespace {
+
+constexpr const char* kForeignStream = "stream belongs to another context than the plan";
+
+// What is known better of a launch that the driver refused: whether the stream is another
+// context's.
+Status explained(const cuda::DriverApi& api, const cuda::ContextId& context, cuda::CUstream stream,
+                 Status refused) {
+  const int result = refused.details().cuda_result;
+  if (result != cuda::CUDA_ERROR_INVALID_HANDLE && result != cuda::CUDA_ERROR_INVALID_CONTEXT &&
+      result != cuda::CUDA_ERROR_INVALID_VALUE)
+    return refused;
+  const auto owner = cuda::stream_context(api, stream);
+  unsigned long long id = 0;
+  if (!owner.ok() || *owner == nullptr || api.cuCtxGetId(*owner, &id) != cuda::CUDA_SUCCESS ||
+      id == context.id)
+    return refused;
+  return invalid_argument(kForeignStream);
+}
+
+}  // namespace
+
+Status Plan::Impl::launch(const GatedDeltaHArgs& args, Workspace workspace,
+                          cuda::CUstream stream) const {
   SCANJIT_TRY(problem->check_args(args, workspace));
   if (stages.empty()) return {};
-  state->launches.fetch_add(1, std::memory_order_relaxed);
-  const ops::Addresses addresses = ops::GatedDeltaH::addresses(args, workspace);
-  if (current == context.context)
-    return state->noted(engine::enqueue(*api, *problem, stages, addresses, stream));
-  SCANJIT_ASSIGN_OR_RETURN(const auto scope, cuda::ScopedContext::enter(*api, context.context));
-  return state->noted(engine::enqueue(*api, *problem, stages, addresses, stream));
+  state->launches.raise();
+  Status status =
+      engine::enqueue(*api, *problem, stages, ops::GatedDeltaH::addresses(args, workspace), stream);
+  if (status.ok()) return status;
+  return state->noted(explained(*api, context, stream, std::move(status)));
 }
 
 std::int64_t Plan::workspace_bytes() const noexcept {
@@ -99,22 +120,21 @@ Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream str
     const Impl& impl = *impl_;
     SCANJIT_TRY(impl.state->usable());
     const auto handle = static_cast<cuda::CUstream>(stream);
-    cuda::CUcontext current = nullptr;
-    if (impl.api->cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS) current = nullptr;
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context,
-                             cuda::stream_context(*impl.api, handle));
+    // An id is never used again, so that the current context is the plan's, and alive, if it has
+    // it.
     unsigned long long id = 0;
-    if (context == nullptr || impl.api->cuCtxGetId(context, &id) != cuda::CUDA_SUCCESS ||
+    if (impl.api->cuCtxGetId(nullptr, &id) == cuda::CUDA_SUCCESS && id == impl.context.id)
+      return impl.launch(args, workspace, handle);
+    if (impl.api->cuCtxGetId(impl.context.context, &id) != cuda::CUDA_SUCCESS ||
         id != impl.context.id) {
-      unsigned long long own = 0;
-      if (impl.api->cuCtxGetId(impl.context.context, &own) != cuda::CUDA_SUCCESS ||
-          own != impl.context.id) {
-        return Status(ErrorCode::kDeviceLost,
-                      "the context that the plan was made in has been destroyed");
-      }
-      return invalid_argument("stream belongs to another context than the plan");
+      return Status(ErrorCode::kDeviceLost,
+                    "the context that the plan was made in has been destroyed");
     }
-    return impl.launch(args, workspace, handle, current);
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext owner, cuda::stream_context(*impl.api, handle));
+    if (owner != nullptr && owner != impl.context.context) return invalid_argument(kForeignStream);
+    SCANJIT_ASSIGN_OR_RETURN(const auto scope,
+                             cuda::ScopedContext::enter(*impl.api, impl.context.context));
+    return impl.launch(args, workspace, handle);
   });
 }
 

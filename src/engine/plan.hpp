@@ -9,7 +9,9 @@
 
 #include "cuda/context.hpp"
 #include "cuda/tensor_map.hpp"
+#include "engine/fork_guard.hpp"
 #include "engine/kernel_loader.hpp"
+#include "engine/striped_counter.hpp"
 #include "ops/gated_delta_h.hpp"
 #include "ops/op_problem.hpp"
 #include "scanjit/engine.hpp"
@@ -20,12 +22,19 @@ namespace scanjit::engine {
 struct SharedState {
   std::atomic<bool> device_lost{false};  ///< latched: nothing is launched any more
   std::uint64_t generation = 0;          ///< process_generation() of the engine's process
-  std::atomic<std::int64_t> launches{0};
+  StripedCounter launches;
 
   /// kUnsupported after a fork, kDeviceLost once latched.
-  [[nodiscard]] Status usable() const;
-  /// Latches a sticky fault; returns `status`.
+  [[nodiscard]] Status usable() const {
+    if (generation == process_generation() && !device_lost.load(std::memory_order_relaxed))
+      return {};
+    return why_unusable();
+  }
+  /// Latches a sticky fault of the device, which a destroyed context is not; returns `status`.
   Status noted(Status status);
+
+ private:
+  [[nodiscard]] Status why_unusable() const;
 };
 
 /// One launch, ready.
@@ -67,9 +76,12 @@ struct Plan::Impl {
   Why why;
   std::shared_ptr<engine::SharedState> state;
 
-  /// `current`: the context that is current on this thread; `stream` belongs to `context`.
+  /// The plan's context must be current and `stream` one of its own: kInvalidArgument if the driver
+  /// says that it is not.
   [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
-                              cuda::CUstream stream, cuda::CUcontext current) const;
+                              cuda::CUstream stream) const;
 };
+
+using PlanPointer = std::shared_ptr<const Plan::Impl>;
 
 }  // namespace scanjit

@@ -1,26 +1,45 @@
 #include "engine/plan_table.hpp"
 
+#include <array>
+
 namespace scanjit::engine {
 namespace {
 
 constexpr std::size_t kFirstSlots = 64;
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) noexcept {
-  hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
-  return hash ^ (hash >> 29);
+// Odd numbers without a pattern, one for each word.
+constexpr auto kSecrets = [] {
+  std::array<std::uint64_t, ops::ProblemWords::kCount> secrets{};
+  std::uint64_t state = 0x9E3779B97F4A7C15U;
+  for (std::uint64_t& secret : secrets) {  // splitmix64
+    state += 0x9E3779B97F4A7C15U;
+    std::uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+    secret = (z ^ (z >> 31)) | 1;
+  }
+  return secrets;
+}();
+
+// Both halves of the product of two words.
+std::uint64_t folded(std::uint64_t a, std::uint64_t b) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
 }  // namespace
 
 std::uint64_t PlanKey::hash() const noexcept {
-  // Two lanes, so that the multiplications overlap.
-  std::uint64_t a = context, b = 1;
+  // One product for two words, none waiting for another. No product may be 0 for all values of one
+  // of its words, which the secrets see to as long as words are no secrets.
+  std::uint64_t hash = context * kSecrets[0];
   static_assert(ops::ProblemWords::kCount % 2 == 0);
   for (std::size_t i = 0; i < ops::ProblemWords::kCount; i += 2) {
-    a = mixed(a, static_cast<std::uint64_t>(problem.words[i]));
-    b = mixed(b, static_cast<std::uint64_t>(problem.words[i + 1]));
+    hash ^= folded(static_cast<std::uint64_t>(problem.words[i]) ^ kSecrets[i],
+                   static_cast<std::uint64_t>(problem.words[i + 1]) ^ kSecrets[i + 1]);
   }
-  return mixed(a, b);
+  return folded(hash ^ kSecrets[1], kSecrets[2]);
 }
 
 PlanTable::PlanTable() : slots_(nullptr) {
@@ -44,8 +63,9 @@ const PlanTable::Entry* PlanTable::find(const PlanKey& key) const noexcept {
   return slot_of(*slots_.load(std::memory_order_acquire), key).load(std::memory_order_acquire);
 }
 
-void PlanTable::put(Entry entry) {
+bool PlanTable::put(Entry entry) {
   const std::lock_guard lock(mutex_);
+  if (all_entries_.size() == kMostEntries) return false;
   all_entries_.push_back(std::make_unique<const Entry>(std::move(entry)));
   const Entry* added = all_entries_.back().get();
   Slots* slots = slots_.load(std::memory_order_relaxed);
@@ -62,6 +82,17 @@ void PlanTable::put(Entry entry) {
   std::atomic<const Entry*>& slot = slot_of(*slots, added->key);
   if (slot.load(std::memory_order_relaxed) == nullptr) ++used_;
   slot.store(added, std::memory_order_release);
+  version_.fetch_add(1, std::memory_order_acq_rel);
+  return true;
+}
+
+std::vector<PlanPointer> PlanTable::plans() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<PlanPointer> plans;
+  for (const auto& slot : slots_.load(std::memory_order_relaxed)->entries) {
+    if (const Entry* entry = slot.load(std::memory_order_relaxed)) plans.push_back(entry->plan);
+  }
+  return plans;
 }
 
 }  // namespace scanjit::engine

@@ -26,6 +26,7 @@ class KeyTuner {
       SCANJIT_ASSIGN_OR_RETURN(OpTimer timer, OpTimer::create(internals_, problem, options_.timer));
       SCANJIT_ASSIGN_OR_RETURN(tuning::Selection selection, tune_point(timer));
       tuned.noise = std::max(tuned.noise, selection.noise);
+      tuned.scratch_bytes = std::max(tuned.scratch_bytes, timer.taken_bytes());
       tuned.points.push_back(
           {{problem->key_query().sequences, problem->tokens_per_sequence()}, std::move(selection)});
       if (nvrtc.empty()) {

@@ -28,6 +28,7 @@ struct TunedKey {
   std::optional<tuning::Record> record;
   std::vector<tuning::PointSelection> points;  ///< everything that was measured
   double noise = 0;                            ///< the worst point's control
+  std::int64_t scratch_bytes = 0;              ///< device memory of the point that took most
 };
 
 /// `problems`: points of one key; the first one's key and times are recorded. `candidates[0]` is

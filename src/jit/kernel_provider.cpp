@@ -64,9 +64,20 @@ std::unique_ptr<KernelProvider> KernelProvider::create_with(const KernelProvider
 Result<std::string> KernelProvider::source_id(const KernelSource& kernel,
                                               const std::string& arch) const {
   SCANJIT_ASSIGN_OR_RETURN(const std::string source, generate_source(kernel));
-  SCANJIT_ASSIGN_OR_RETURN(const std::string digest, templates_.digest(kernel.template_file));
+  SCANJIT_ASSIGN_OR_RETURN(const std::string digest, template_digest(kernel.template_file));
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<std::string> options, compile_options(arch));
   return make_source_id(source, digest, options, arch);
+}
+
+// Templates do not change under a provider, and hashing them takes longer than all else of a plan.
+Result<std::string> KernelProvider::template_digest(const std::string& name) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = digests_.find(name); found != digests_.end()) return found->second;
+  }
+  SCANJIT_ASSIGN_OR_RETURN(std::string digest, templates_.digest(name));
+  const std::lock_guard lock(mutex_);
+  return digests_.try_emplace(name, std::move(digest)).first->second;
 }
 
 Result<Binary> KernelProvider::get(const KernelSource& kernel, const std::string& arch) {

@@ -118,6 +118,7 @@ class KernelProvider {
   Result<Binary> found(BinaryCache::Found&& stored);
   void remember(const Binary& binary);  // with mutex_ held
   void forget(const Binary& binary);    // with mutex_ held
+  Result<std::string> template_digest(const std::string& name) const;
 
   Environment environment_;
   TemplateStore templates_;
@@ -132,6 +133,7 @@ class KernelProvider {
   std::int64_t memory_bytes_ = 0;                                     // of the cubins
   BinaryCache::Refused refused_;                                      // binary ids
   Counters counters_;                                                 // but what `cache_` counts
+  mutable std::unordered_map<std::string, std::string> digests_;      // of templates, by name
 };
 
 }  // namespace scanjit::jit

@@ -11,6 +11,7 @@ struct DeviceLimits {
   int compute_major = 0;
   int compute_minor = 0;
   int sm_count = 0;          ///< of the context, where that has fewer than the device
+  int part_of_sms = 0;       ///< where it has fewer: the device's; else 0
   int smem_optin_bytes = 0;  ///< the most that a block can have
   int smem_per_sm_bytes = 0;
   int smem_reserved_bytes = 0;  ///< of each block, taken by the system

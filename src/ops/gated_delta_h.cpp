@@ -577,9 +577,14 @@ void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses,
 
 namespace scanjit {
 
-Result<std::int64_t> workspace_bound(const GatedDeltaHProblem& problem) {
+Result<std::int64_t> workspace_bound(const GatedDeltaHProblem& problem, std::int64_t limit) {
   return guard([&]() -> Result<std::int64_t> {
     SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(problem));
+    // Every config needs the same.
+    if (op->workspace_bytes() > limit) {
+      return unsupported("the scan needs " + std::to_string(op->workspace_bytes()) +
+                         " bytes of workspace, the limit is " + std::to_string(limit));
+    }
     return op->workspace_bytes();
   });
 }

@@ -17,6 +17,7 @@ struct CUctx_st {
   unsigned long long id = 0;
   bool primary = false;
   bool destroyed = false;
+  int sm_count = 0;  // 0: all of the device's
   CUresult broken = CUDA_SUCCESS;
 };
 struct CUmod_st {
@@ -86,7 +87,8 @@ struct FakeDriver::State {
   std::deque<FakeDevice> devices;
   std::map<std::thread::id, ThreadState> threads;
   std::vector<Fault> faults;
-  std::map<std::string, std::int64_t> call_counts;
+  std::map<std::string, std::int64_t> call_counts, unrelaxed_counts;
+  bool reuse_contexts = false;
   CUresult broken = CUDA_SUCCESS;
   std::function<double(const FakeLaunch&)> launch_time;
   std::function<void(const FakeLaunch&, const void*)> kernel;
@@ -126,7 +128,17 @@ struct FakeDriver::State {
   bool is_alive(const void* handle) const { return alive.count(const_cast<void*>(handle)) != 0; }
 
   CUcontext make_context(CUdevice device, bool is_primary) {
-    CUcontext context = make(contexts);
+    CUcontext context = nullptr;
+    if (reuse_contexts) {
+      const auto gone = std::find_if(contexts.begin(), contexts.end(),
+                                     [](const auto& one) { return one->destroyed; });
+      if (gone != contexts.end()) {
+        context = gone->get();
+        *context = {};
+        alive.insert(context);
+      }
+    }
+    if (context == nullptr) context = make(contexts);
     context->device = device;
     context->id = next_context_id++;
     context->primary = is_primary;
@@ -286,6 +298,7 @@ CUresult call(const char* function, Body&& body) {
   const std::lock_guard lock(state.mutex);
   ++state.call_counts[function];
   ++state.call_counts[""];
+  if (state.thread().mode != CU_STREAM_CAPTURE_MODE_RELAXED) ++state.unrelaxed_counts[function];
   for (auto fault = state.faults.begin(); fault != state.faults.end(); ++fault) {
     if (!fault->function.empty() && fault->function != function) continue;
     if (--fault->countdown > 0) continue;
@@ -380,7 +393,8 @@ void fill_context_calls(DriverApi& api) {
     return CUDA_SUCCESS;
   });
   FAKE(cuCtxPushCurrent, (CUcontext context), {
-    if (context == nullptr || context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;
+    // The real driver takes one that was destroyed, too; the next call then fails.
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     s.thread().contexts.push_back(context);
     return CUDA_SUCCESS;
   });
@@ -398,7 +412,8 @@ void fill_context_calls(DriverApi& api) {
   });
   FAKE(cuCtxGetId, (CUcontext context, unsigned long long* id), {
     if (context == nullptr) context = s.current();
-    if (context == nullptr || context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->destroyed) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *id = context->id;
     return CUDA_SUCCESS;
   });
@@ -427,8 +442,10 @@ void fill_context_calls(DriverApi& api) {
     if (context == nullptr || context->destroyed) return CUDA_ERROR_INVALID_CONTEXT;
     resource->type = CU_DEV_RESOURCE_TYPE_SM;
     resource->sm.smCount =
-        static_cast<unsigned>(s.devices[static_cast<std::size_t>(context->device)]
-                                  .attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+        context->sm_count != 0
+            ? static_cast<unsigned>(context->sm_count)
+            : static_cast<unsigned>(s.devices[static_cast<std::size_t>(context->device)]
+                                        .attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
     return CUDA_SUCCESS;
   });
   FAKE(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), {
@@ -806,6 +823,22 @@ std::int64_t FakeDriver::calls(const std::string& function) const {
   const std::lock_guard lock(state_->mutex);
   const auto found = state_->call_counts.find(function);
   return found == state_->call_counts.end() ? 0 : found->second;
+}
+
+std::int64_t FakeDriver::unrelaxed_calls(const std::string& function) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->unrelaxed_counts.find(function);
+  return found == state_->unrelaxed_counts.end() ? 0 : found->second;
+}
+
+void FakeDriver::limit_context(CUcontext context, int sm_count) {
+  const std::lock_guard lock(state_->mutex);
+  context->sm_count = sm_count;
+}
+
+void FakeDriver::reuse_context_handles() {
+  const std::lock_guard lock(state_->mutex);
+  state_->reuse_contexts = true;
 }
 
 void FakeDriver::set_launch_time(std::function<double(const FakeLaunch&)> time_us) {

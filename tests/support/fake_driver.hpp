@@ -68,6 +68,12 @@ class FakeDriver {
   /// From now on every call that touches the device in `context` (null: in any) returns `result`.
   void break_context(cuda::CUcontext context, cuda::CUresult result);
   [[nodiscard]] std::int64_t calls(const std::string& function = "") const;
+  /// Those of them that were made by a thread whose capture mode was not relaxed.
+  [[nodiscard]] std::int64_t unrelaxed_calls(const std::string& function) const;
+  /// From now on `context` has only so many multiprocessors.
+  void limit_context(cuda::CUcontext context, int sm_count);
+  /// From now on a context that is made gets the handle of one that was destroyed.
+  void reuse_context_handles();
 
   // Kernels.
 

@@ -2,6 +2,7 @@
 
 #include "engine/pack.hpp"
 #include "core/environment.hpp"
+#include "engine/first_use.hpp"
 #include "engine/internals.hpp"
 #include "fixture.hpp"
 #include "ops/gated_delta_h.hpp"
@@ -81,11 +82,13 @@ TEST_CASE("a pack of one entry serves an engine that has neither compiler nor ca
   CHECK(again->kernels == 2);
 
   engine::KernelLoader loader;
+  engine::VainTries vain_tries;
   engine::Parts parts;
   parts.api = &driver.api();
   parts.files = &files;
   parts.clock = &os::steady_clock();
   parts.loader = &loader;
+  parts.vain_tries = &vain_tries;
   parts.shortlists = engine::Shortlists().to_json();
   EngineOptions engine_options;
   engine_options.cache_dir = "none";

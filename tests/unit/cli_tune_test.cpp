@@ -4,7 +4,9 @@
 #include <map>
 #include <thread>
 
+#include "ops_samples.hpp"
 #include "packed_world.hpp"
+#include "tuning/journal.hpp"
 #include "tuning/record.hpp"
 
 namespace scanjit::test {
@@ -54,6 +56,41 @@ TEST_CASE("tune stores each winner at once, resumes, and exports what it tuned",
       world.gpu({"bench", "gated_delta_h", "--shape", kShape, "--configs", "picks", "--json"})
           .json();
   CHECK(bench["rows"][0]["source"] == "exact");
+}
+
+TEST_CASE("tune takes the keys of a journal, and no others", "[cli]") {
+  const PackedWorld world;
+  const auto entry_of = [](const GatedDeltaHProblem& problem, std::int64_t sms) {
+    const tuning::KeyQuery query = made(problem)->key_query();
+    return tuning::JournalEntry{
+        query.under({problem.HV, problem.V,
+                     tuning::default_width_starts(problem.HV, problem.V, static_cast<int>(sms))}),
+        {query.sequences, problem.T},
+        3};
+  };
+  GatedDeltaHProblem one = world.problem, two = world.problem;
+  two.B = 1;
+  tuning::JournalEntry old = entry_of(two, 132);
+  old.key.kernel_revision += 1;
+  old.key.H = 7;
+  world.write("journal.json",
+              tuning::journal_to_json({entry_of(one, 132), entry_of(two, 132), old}));
+  const Ran ran =
+      world.gpu({"tune", "--from-journal", world.folder.file("journal.json"), "--json"});
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit == 0);
+  const auto json = ran.json();
+  CHECK(json["tuned"] == 2);
+  REQUIRE(json["keys"].size() == 2);
+  CHECK(json["keys"][0]["key"] == entry_of(one, 132).key.text());
+  CHECK(json["keys"][1]["key"] == entry_of(two, 132).key.text());
+  CHECK(ran.err.find("passed over") != std::string::npos);
+
+  world.write("broken.json", "{}");
+  check_failure(world.gpu({"tune", "--from-journal", world.folder.file("broken.json")}),
+                cli::kExitUsage, "broken.json");
+  check_failure(world.gpu({"tune", "--from-journal", world.folder.file("none.json")}),
+                cli::kExitUsage, "none.json");
 }
 
 TEST_CASE("shards divide the keys among them, and several devices share them", "[cli]") {

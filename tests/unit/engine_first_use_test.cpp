@@ -1,6 +1,5 @@
 #include <cstring>
 #include <random>
-#include <set>
 
 #include "engine/op_timer.hpp"
 #include "engine/tune_key.hpp"
@@ -9,29 +8,6 @@
 
 using namespace scanjit;
 using namespace scanjit::test;
-
-namespace {
-
-// Two legal configs beside the heuristic that the fake driver can tell apart.
-std::vector<Config> two_others(EngineWorld& world, const GatedDeltaHProblem& problem) {
-  const auto op = made(problem);
-  const Config heuristic = *op->heuristic(world.limits());
-  std::set<std::pair<int, int>> seen;
-  const auto fresh = [&](const Config& config) {
-    const auto source = op->stages(config, world.limits()).back().source;
-    return seen.insert({source.threads, source.smem_bytes}).second;
-  };
-  static_cast<void>(fresh(heuristic));
-  std::vector<Config> configs;
-  for (const Config& config : op->space().all()) {
-    if (op->legal(config, world.limits()).ok() && config != heuristic && fresh(config))
-      configs.push_back(config);
-    if (configs.size() == 2) break;
-  }
-  return configs;
-}
-
-}  // namespace
 
 TEST_CASE("first use times a short list on memory of its own and stores the winner", "[engine]") {
   EngineWorld world;
@@ -116,7 +92,26 @@ TEST_CASE("a busy GPU stores nothing, and is tried three times", "[engine]") {
   }
   CHECK(engine->stats().first_uses == 0);
   CHECK(engine->stats().lookups == 2);  // settled after the third
+  auto again = world.engine();          // the process has had its tries
+  CHECK(again->plan(problem)->why().source == PickSource::kHeuristic);
+  CHECK_FALSE(again->plan(problem)->why().provisional);
+  CHECK(again->stats().first_uses_busy == 0);
   CHECK(engine::internals(*engine).store->stats().published == 0);
+}
+
+TEST_CASE("scratch keeps to its limit and is counted", "[engine]") {
+  EngineWorld world;
+  const GatedDeltaHProblem problem = small_layer(2, 60'000);
+  world.stock(problem);
+  world.shortlist(two_others(world, problem));
+  world.options.scratch_limit = 8 << 20;
+  CurrentContext context(world.driver);
+  auto engine = world.engine();
+  REQUIRE(engine->plan(problem).ok());
+  CHECK(engine->stats().first_uses == 1);
+  CHECK(engine->stats().scratch_peak_bytes > world.options.scratch_limit / 4);
+  CHECK(engine->stats().scratch_peak_bytes <= world.options.scratch_limit);
+  CHECK(world.driver.live().allocated_bytes == 0);
 }
 
 TEST_CASE("without scratch the heuristic serves and a counter says so", "[engine]") {
@@ -126,6 +121,12 @@ TEST_CASE("without scratch the heuristic serves and a counter says so", "[engine
   world.shortlist(two_others(world, problem));
   SECTION("the limit is too small") { world.options.scratch_limit = 1000; }
   SECTION("the device is full") { world.driver.device(0).free_bytes = 100000; }
+  SECTION("an allocation fails") {
+    world.driver.fail_call("cuMemAllocFromPoolAsync", 3, cuda::CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("there is no stream-ordered memory") {
+    world.driver.device(0).attributes[cuda::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 0;
+  }
   CurrentContext context(world.driver);
   auto engine = world.engine();
   const auto plan = engine->plan(problem);
@@ -316,7 +317,7 @@ TEST_CASE("whatever driver call fails, first use serves, and gives everything ba
     }
     ended = world.driver.calls() - before < nth;
     INFO("call " << nth);
-    world.check_thread_after_fault(1);
+    world.check_thread_clean(1);
     const auto now = world.driver.live();
     // What could not be given back because just that call failed is one object.
     CHECK(now.allocations - live.allocations <= 1);

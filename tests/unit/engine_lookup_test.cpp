@@ -14,14 +14,15 @@ thread_local std::int64_t allocations = 0;
 
 }  // namespace
 
-// Counts this thread's allocations, for the whole test program.
-void* operator new(std::size_t bytes) {
+// Counts this thread's allocations, for the whole test program. Not inlined: the compiler would see
+// only half of a pair and warn of it.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace scanjit;
 using namespace scanjit::test;
@@ -101,6 +102,16 @@ TEST_CASE("a table of many plans finds each, while it grows under its readers", 
   CHECK(table.find(key_of(7))->settled);
 }
 
+TEST_CASE("a table of plans takes so many and no more", "[engine]") {
+  engine::PlanTable table;
+  constexpr auto kMost = static_cast<std::int64_t>(engine::PlanTable::kMostEntries);
+  for (std::int64_t i = 0; i < kMost; ++i)
+    REQUIRE(table.put({{ops::GatedDeltaH::words(layer(1, i)), 1}, nullptr, true}));
+  CHECK_FALSE(table.put({{ops::GatedDeltaH::words(layer(1, kMost)), 1}, nullptr, true}));
+  CHECK(table.find({ops::GatedDeltaH::words(layer(1, kMost)), 1}) == nullptr);
+  CHECK(table.find({ops::GatedDeltaH::words(layer(1, kMost - 1)), 1}) != nullptr);
+}
+
 TEST_CASE("a planned key is found in a fraction of a microsecond", "[engine]") {
   engine::PlanTable table;
   for (std::int64_t i = 0; i < 1000; ++i)
@@ -119,4 +130,48 @@ TEST_CASE("a planned key is found in a fraction of a microsecond", "[engine]") {
   CHECK(sum != 0);
   WARN("look-up: " << best_ns << " ns");
   CHECK(best_ns < 2000);  // 200 where nothing else runs and the tests are optimised
+}
+
+TEST_CASE("what a thread remembers is of its engine, its context and its latest plan", "[engine]") {
+  EngineWorld world;
+  world.options.tune_mode = TuneMode::kReplay;
+  world.options.cache_dir = "none";
+  const GatedDeltaHProblem problem = small_layer();
+  world.stock(problem);
+  const auto others = two_others(world, problem);
+  CurrentContext context(world.driver);
+  const auto engine_with = [&](const Config& config) {
+    auto engine = world.engine();
+    REQUIRE(engine::internals(*engine)
+                .store->publish(record_for(world, *engine, problem, config))
+                .ok());
+    return engine;
+  };
+  auto one = engine_with(others[0]);
+  {
+    auto two = engine_with(others[1]);
+    for (int i = 0; i < 2500; ++i) {  // longer than a thread's patience with either
+      if (one->plan(problem)->why().config != others[0]) FAIL();
+      if (two->plan(problem)->why().config != others[1]) FAIL();
+    }
+    // Taking turns allocates nothing.
+    const std::int64_t before = allocations;
+    for (int i = 0; i < 500; ++i) {
+      if (!one->plan(problem).ok() || !two->plan(problem).ok()) FAIL();
+    }
+    CHECK(allocations == before);
+  }
+  auto three = engine_with(others[1]);
+  CHECK(three->plan(problem)->why().config == others[1]);
+  CHECK(three->plan(problem)->why().config == others[1]);
+  {
+    CurrentContext second(world.driver);
+    const auto plan = three->plan(problem);
+    REQUIRE(plan.ok());
+    CHECK(three->stats().plans == 2);
+    CHECK(plan->launch(far_apart(problem), {}, second.stream()).ok());
+  }
+  CHECK(three->plan(problem)->launch(far_apart(problem), {}, context.stream()).ok());
+  three->close();
+  CHECK(three->plan(problem).status().code() == ErrorCode::kCancelled);
 }

@@ -12,32 +12,6 @@
 using namespace scanjit;
 using namespace scanjit::test;
 
-namespace {
-
-tuning::Record record_for(EngineWorld& world, Engine& engine, const GatedDeltaHProblem& problem,
-                          const Config& config) {
-  tuning::Record record;
-  const auto op = made(problem);
-  record.key = engine::internals(engine).store->key_of(op->key_query());
-  record.measured_at = {{op->key_query().sequences, op->tokens_per_sequence()}};
-  record.config = config;
-  record.us = {5, 4.9, 5.1, 9};
-  record.default_config = *op->heuristic(world.limits());
-  record.default_us = 10;
-  record.toolchain = {"13.0.88", "", "0.1.0"};
-  return record;
-}
-
-Config other_than(const Config& taken, const GatedDeltaHProblem& problem,
-                  const ops::DeviceLimits& limits) {
-  for (const Config& config : made(problem)->space().all()) {
-    if (config != taken && made(problem)->legal(config, limits).ok()) return config;
-  }
-  return {};
-}
-
-}  // namespace
-
 TEST_CASE("a plan is made once, launches on the caller's stream and leaves the thread as it was",
           "[engine]") {
   EngineWorld world;
@@ -401,7 +375,13 @@ TEST_CASE("after a fork every call is unsupported", "[engine]") {
         plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kUnsupported &&
         engine->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
             ErrorCode::kUnsupported &&
-        engine->why(problem).status().code() == ErrorCode::kUnsupported;
+        engine->why(problem).status().code() == ErrorCode::kUnsupported &&
+        engine->plan_with(problem, plan->why().config).status().code() == ErrorCode::kUnsupported &&
+        engine->prewarm({problem}).front().status.code() == ErrorCode::kUnsupported &&
+        engine->flush_journal("/journal.json").status().code() == ErrorCode::kUnsupported &&
+        engine->selection_digest().empty() && engine->stats().plans == 0;
+    engine->seal();
+    engine->close();
     { Engine ends = std::move(engine).value(); }
     _exit(right ? 0 : 1);
   }
@@ -472,7 +452,7 @@ TEST_CASE(
         ++failures;
       }
     }
-    world.check_thread_after_fault(1);
+    world.check_thread_clean(1);
     if (world.driver.calls() - before < nth) {
       CHECK(failures > 20);
       world.driver.clear_faults();

@@ -1,11 +1,15 @@
 #pragma once
 // An engine without a GPU, a disk or a compiler: a fake driver, files in memory, and a pack that
 // holds made-up machine code for every config.
+#include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
+#include "engine/first_use.hpp"
 #include "engine/internals.hpp"
 #include "jit/binary_cache.hpp"
 #include "ops_samples.hpp"
@@ -30,6 +34,7 @@ class EngineWorld {
   FakeDriver driver{2};
   os::MemoryFileSystem files;
   engine::KernelLoader loader;
+  engine::VainTries vain_tries;
   std::vector<std::string> lines;  // of the log
   EngineOptions options;
   Environment environment;
@@ -53,6 +58,7 @@ class EngineWorld {
     parts.files = &files;
     parts.clock = &os::steady_clock();
     parts.loader = &loader;
+    parts.vain_tries = &vain_tries;
     parts.environment = environment;
     parts.shipped = shipped;
     parts.shortlists = shortlists;
@@ -108,23 +114,18 @@ class EngineWorld {
     });
   }
 
+  /// Lines of the log that contain `words`.
+  std::int64_t lines_with(const std::string& words) {
+    const std::lock_guard lock(mutex_);
+    return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find(words) != std::string::npos;
+    });
+  }
+
   /// Nothing of ours is left on this thread.
   void check_thread_clean(std::size_t depth) const {
     CHECK(driver.context_depth() == depth);
     CHECK(driver.capture_mode() == cuda::CU_STREAM_CAPTURE_MODE_GLOBAL);
-  }
-
-  /// The same after one call failed: only that call itself may be missing. Repairs what it left.
-  void check_thread_after_fault(std::size_t depth) {
-    const std::size_t now = driver.context_depth();
-    CHECK((now == depth || now == depth + 1));
-    driver.clear_faults();
-    for (std::size_t extra = depth; extra < now; ++extra) {
-      cuda::CUcontext popped = nullptr;
-      driver.api().cuCtxPopCurrent(&popped);
-    }
-    cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    driver.api().cuThreadExchangeStreamCaptureMode(&mode);
   }
 
  private:
@@ -150,6 +151,70 @@ class CurrentContext {
  private:
   const cuda::DriverApi& api_;
   cuda::CUcontext context_ = nullptr;
+};
+
+/// An entry of a problem that names `config`.
+inline tuning::Record record_for(EngineWorld& world, Engine& engine,
+                                 const GatedDeltaHProblem& problem, const Config& config) {
+  tuning::Record record;
+  const auto op = made(problem);
+  record.key = engine::internals(engine).store->key_of(op->key_query());
+  record.measured_at = {{op->key_query().sequences, op->tokens_per_sequence()}};
+  record.config = config;
+  record.us = {5, 4.9, 5.1, 9};
+  record.default_config = *op->heuristic(world.limits());
+  record.default_us = 10;
+  record.toolchain = {"13.0.88", "", "0.1.0"};
+  return record;
+}
+
+inline Config other_than(const Config& taken, const GatedDeltaHProblem& problem,
+                         const ops::DeviceLimits& limits) {
+  for (const Config& config : made(problem)->space().all()) {
+    if (config != taken && made(problem)->legal(config, limits).ok()) return config;
+  }
+  return {};
+}
+
+/// Two legal configs beside the heuristic that the fake driver can tell apart.
+inline std::vector<Config> two_others(EngineWorld& world, const GatedDeltaHProblem& problem) {
+  const auto op = made(problem);
+  const Config heuristic = *op->heuristic(world.limits());
+  std::set<std::pair<int, int>> seen;
+  const auto fresh = [&](const Config& config) {
+    const auto source = op->stages(config, world.limits()).back().source;
+    return seen.insert({source.threads, source.smem_bytes}).second;
+  };
+  static_cast<void>(fresh(heuristic));
+  std::vector<Config> configs;
+  for (const Config& config : op->space().all()) {
+    if (op->legal(config, world.limits()).ok() && config != heuristic && fresh(config))
+      configs.push_back(config);
+    if (configs.size() == 2) break;
+  }
+  return configs;
+}
+
+/// A stream that captures while this lives.
+class Capture {
+ public:
+  Capture(const cuda::DriverApi& api, cuda::CUstream stream,
+          cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL)
+      : api_(api), stream_(stream) {
+    REQUIRE(api_.cuStreamBeginCapture(stream, mode) == cuda::CUDA_SUCCESS);
+  }
+  /// Whether nothing has invalidated it.
+  [[nodiscard]] bool end() {
+    cuda::CUgraph graph = nullptr;
+    const bool good =
+        api_.cuStreamEndCapture(stream_, &graph) == cuda::CUDA_SUCCESS && graph != nullptr;
+    if (graph != nullptr) api_.cuGraphDestroy(graph);
+    return good;
+  }
+
+ private:
+  const cuda::DriverApi& api_;
+  cuda::CUstream stream_;
 };
 
 }  // namespace scanjit::test

@@ -1,4 +1,5 @@
 #include <functional>
+#include <random>
 #include <string>
 
 #include "ops_samples.hpp"
@@ -260,4 +261,68 @@ TEST_CASE("the workspace is bounded by a pure function and checked", "[ops]") {
   CHECK(op->check_args(args, {const_cast<void*>(args.k), 512})
             .message()
             .find("workspace overlaps k") != std::string::npos);
+}
+
+TEST_CASE("the quick look at a launch's arguments passes nothing that the full one refuses",
+          "[ops]") {
+  std::mt19937 random(5);
+  const auto chance = [&](unsigned one_in) { return random() % one_in == 0; };
+  // A word that keeps the quick look away.
+  alignas(4) static std::uint32_t word = 0;
+  int fine = 0, refused = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    GatedDeltaHProblem p;
+    p.packed = chance(2);
+    p.T = 1 + static_cast<std::int64_t>(random() % 200);
+    (p.packed ? p.sequences : p.B) = 1 + static_cast<std::int64_t>(random() % 3);
+    p.H = 1;
+    p.HV = 1 + static_cast<std::int64_t>(random() % 2);
+    p.K = p.V = chance(3) ? 24 : 16;
+    p.BT = 16;
+    p.has_g = chance(2);
+    p.has_gk = chance(3);
+    p.has_h0 = chance(2);
+    p.has_h = chance(2);
+    p.has_v_new = chance(2);
+    p.has_ht = chance(2);
+    p.has_h0_indices = p.has_h0 && chance(3);
+    p.has_ht_indices = p.has_ht && chance(3);
+    p.aligned16 = chance(2);
+    if (p.has_h0_indices) p.h0_slots = 4;
+    if (p.has_ht_indices) p.ht_slots = 4;
+    if (chance(4)) p.u_stride = p.v_new_stride = p.HV * p.V + 8;
+    const auto op = made(p);
+    REQUIRE(op != nullptr);
+    // Everything in a few places of one buffer, so that pairs meet, touch, or are the same.
+    const auto place = [&]() -> std::uintptr_t {
+      return chance(40) ? 0
+                        : (std::uintptr_t{1} << 32) + (random() % 300) * 4096 +
+                              (chance(8) ? random() % 4 * 4 : 0);
+    };
+    const auto at = [&](bool exists) {
+      return exists != chance(60) ? reinterpret_cast<void*>(place()) : nullptr;
+    };
+    const auto floats = [&](bool exists) { return static_cast<float*>(at(exists)); };
+    GatedDeltaHArgs args;
+    args.k = at(true);
+    args.w = at(true);
+    args.u = at(true);
+    args.g = floats(p.has_g);
+    args.gk = floats(p.has_gk);
+    args.h0 = floats(p.has_h0);
+    args.h0_indices = at(p.has_h0_indices);
+    args.cu_seqlens = at(p.packed);
+    args.ht_indices = p.has_ht_indices && chance(2) ? args.h0_indices : at(p.has_ht_indices);
+    args.h = at(p.has_h);
+    args.v_new = p.has_v_new && chance(3) ? const_cast<void*>(args.u) : at(p.has_v_new);
+    args.ht = p.has_ht && chance(3) ? const_cast<float*>(args.h0) : floats(p.has_ht);
+    const bool quick = op->check_args(args, {}).ok();
+    args.status = &word;
+    const Status full = op->check_args(args, {});
+    INFO("round " << round << ": " << full.to_string());
+    CHECK(quick == full.ok());
+    ++(full.ok() ? fine : refused);
+  }
+  CHECK(fine > 1000);
+  CHECK(refused > 1000);
 }

@@ -1,5 +1,6 @@
 target_sources(scanjit_unit_tests PRIVATE
   tuning_config_space_test.cpp
+  tuning_journal_test.cpp
   tuning_record_test.cpp
   tuning_regret_test.cpp
   tuning_select_test.cpp

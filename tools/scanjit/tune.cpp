@@ -22,15 +22,17 @@
 #include "flags.hpp"
 #include "name_values.hpp"
 #include "ops/registry.hpp"
+#include "os/posix_file_system.hpp"
 #include "terminal.hpp"
 #include "tune_worker.hpp"
+#include "tuning/journal.hpp"
 #include "tuning/regret.hpp"
 
 namespace scanjit::cli {
 namespace {
 
 struct TuneOptions {
-  std::string op, out, shortlist, devices = "0", shard;
+  std::string op, out, shortlist, journal, devices = "0", shard;
   ShapeFlags shapes;
   double budget_s = 0;
   std::int64_t patience_s = 60;  // compiling 32 configs on one core takes less
@@ -126,19 +128,50 @@ Result<Fleet> open_fleet(Session& session, const TuneOptions& options) {
   return fleet;
 }
 
-// Shapes of one key make one job; in the order in which keys are first met.
-Result<std::vector<Job>> make_jobs(const std::vector<tuning::Shape>& shapes,
-                                   const tuning::TunedStore& store) {
-  std::vector<Job> jobs;
-  std::map<std::string, std::size_t> by_key;
+using Problems = std::vector<std::shared_ptr<const ops::OpProblem>>;
+
+Result<Problems> problems_of(const std::vector<tuning::Shape>& shapes) {
+  Problems problems;
   for (const tuning::Shape& shape : shapes) {
     auto problem = ops::make_problem(shape);
     if (!problem.ok()) return problem.status().with_context(shape.text());
-    const tuning::KeyQuery query = (*problem)->key_query();
+    problems.push_back(*std::move(problem));
+  }
+  return problems;
+}
+
+// The keys that a server met untuned. What another version of a kernel wrote down is passed over.
+Result<Problems> problems_of_journal(Session& session, const std::string& path,
+                                     const std::string& op) {
+  constexpr std::int64_t kMaxJournalBytes = std::int64_t{64} << 20;
+  SCANJIT_ASSIGN_OR_RETURN(const std::string text,
+                           os::posix_file_system().read_file(path, kMaxJournalBytes));
+  const auto entries = tuning::journal_from_json(text);
+  if (!entries.ok()) return entries.status().with_context("journal " + path);
+  Problems problems;
+  for (const tuning::JournalEntry& entry : *entries) {
+    if (entry.key.kernel != op) continue;
+    auto problem = ops::make_problem(entry.key, entry.point);
+    if (problem.ok()) {
+      problems.push_back(*std::move(problem));
+    } else {
+      session.err << "scanjit: passed over " << printable(entry.key.text()) << ": "
+                  << printable(problem.status().message()) << std::endl;
+    }
+  }
+  return problems;
+}
+
+// Problems of one key make one job; in the order in which keys are first met.
+std::vector<Job> make_jobs(const Problems& problems, const tuning::TunedStore& store) {
+  std::vector<Job> jobs;
+  std::map<std::string, std::size_t> by_key;
+  for (const auto& problem : problems) {
+    const tuning::KeyQuery query = problem->key_query();
     const tuning::ShapeKey key = store.key_of(query);
     const auto [place, fresh] = by_key.try_emplace(key.text(), jobs.size());
-    if (fresh) jobs.push_back({key, query, *problem, {}, {}, {}, {}, 0, {}});
-    jobs[place->second].asked.push_back({query.sequences, (*problem)->tokens_per_sequence()});
+    if (fresh) jobs.push_back({key, query, problem, {}, {}, {}, {}, 0, {}});
+    jobs[place->second].asked.push_back({query.sequences, problem->tokens_per_sequence()});
   }
   return jobs;
 }
@@ -568,11 +601,10 @@ int run_tune(Session& session, const TuneOptions& options) {
     engine_options.device = static_cast<int>(*device);
     return serve_tuning(session, engine_options);
   }
-  if (!options.shapes.any()) {
+  if (!options.shapes.any() && options.journal.empty()) {
     return session.fail(
-        kExitUsage,
-        invalid_argument(
-            "nothing to tune: give --model NAME --tp N, --shapes FILE or --shape N=...,T=..."));
+        kExitUsage, invalid_argument("nothing to tune: give --model NAME --tp N, --shapes FILE, "
+                                     "--shape N=...,T=... or --from-journal FILE"));
   }
   Shard shard;
   if (!options.shard.empty()) {
@@ -586,6 +618,16 @@ int run_tune(Session& session, const TuneOptions& options) {
     const auto devices = parse_devices(options.devices, std::numeric_limits<int>::max());
     if (!devices.ok()) return session.fail(kExitUsage, devices.status());
   }
+  Result<Problems> problems = problems_of(*shapes);
+  if (problems.ok() && !options.journal.empty()) {
+    Result<Problems> met = problems_of_journal(session, options.journal, options.op);
+    if (met.ok()) {
+      problems->insert(problems->end(), met->begin(), met->end());
+    } else {
+      problems = met.status();
+    }
+  }
+  if (!problems.ok()) return session.fail(kExitUsage, problems.status());
   for (const std::string& path : {options.out, options.shortlist}) {
     if (const Status status = check_writable(path); !status.ok())
       return session.fail(kExitEnvironment, status);
@@ -603,15 +645,10 @@ int run_tune(Session& session, const TuneOptions& options) {
   std::vector<Job> jobs;
   if (options.find_buckets) {
     // Every shape by itself: where keys begin and end is what is asked.
-    for (const tuning::Shape& shape : *shapes) {
-      Result<std::vector<Job>> one = make_jobs({shape}, *fleet->internals->store);
-      if (!one.ok()) return session.fail(kExitUsage, one.status());
-      jobs.push_back(std::move(one->front()));
-    }
+    for (const auto& problem : *problems)
+      jobs.push_back(std::move(make_jobs({problem}, *fleet->internals->store).front()));
   } else {
-    Result<std::vector<Job>> all = make_jobs(*shapes, *fleet->internals->store);
-    if (!all.ok()) return session.fail(kExitUsage, all.status());
-    jobs = std::move(*all);
+    jobs = make_jobs(*problems, *fleet->internals->store);
   }
   std::vector<Job> mine;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -644,6 +681,9 @@ Command add_tune(CLI::App& parent, Session& session) {
   add_session_flags(*app, session);
   add_op(*app, options->op)->default_val("gated_delta_h");
   add_shape_flags(*app, options->shapes);
+  app->add_option("--from-journal", options->journal,
+                  "The keys that a server met untuned, as Engine::flush_journal wrote them")
+      ->type_name("FILE");
   CLI::Option* out =
       app->add_option("-o,--out", options->out, "Also write this run's entries as one tuned file")
           ->type_name("FILE");

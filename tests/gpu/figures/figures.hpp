@@ -29,7 +29,8 @@ void held_out_regret(Gpu& gpu, const FigureOptions& options, Report& report);
 void tuning_agreement(Gpu& gpu, const FigureOptions& options, Report& report);
 // first_use.cpp: each in processes of their own, since "from nothing" holds once in a process
 void first_use(Gpu& gpu, const FigureOptions& options, Report& report);
-/// What those processes do: "first_use", "whole_space", "warm_start" or "look_up".
+/// What those processes do: "first_use", "whole_space", "warm_start", "look_up", "fill" or
+/// "warm_process".
 void first_use_child(Gpu& gpu, const std::string& name, const std::string& cache, Report& report);
 // speed.cpp
 void speed_rows(Gpu& gpu, const FigureOptions& options, Report& report);

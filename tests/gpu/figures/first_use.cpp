@@ -1,10 +1,13 @@
 // What a key costs the first time, and the times after that.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "engine/plan.hpp"
 #include "engine/tune_key.hpp"
@@ -93,6 +96,35 @@ Status time_whole_space(const std::string& cache, Report& report) {
   return {};
 }
 
+// A process whose shipped key was compiled before: everything after the driver's own context.
+Status time_warm_process(Gpu& gpu, const std::string& cache, Report& report) {
+  const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG);
+  SCANJIT_ASSIGN_OR_RETURN(const ZeroTensors tensors, zero_tensors(gpu, problem));
+  const auto start = std::chrono::steady_clock::now();
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kReplay, cache, true));
+  SCANJIT_TRY(engine.gated_delta_h(problem, tensors.args, {}, gpu.stream()));
+  const double ms = 1000 * seconds_since(start);
+  SCANJIT_TRY(gpu.synchronize());
+  SCANJIT_ASSIGN_OR_RETURN(const Why why, engine.why(problem));
+  report.judged("warm process: engine, cubin and first launch of a shipped key", ms, "ms", 30,
+                ms <= 30 && engine.stats().compiles == 0 && why.source == PickSource::kExact,
+                {{"source", to_string(why.source)},
+                 {"layer", why.layer},
+                 {"binary_from", why.binary_from},
+                 {"compiles", engine.stats().compiles}});
+  return {};
+}
+
+// Compiles that shipped key, in a process before.
+Status fill_for_warm_process(const std::string& cache, Report& report) {
+  SCANJIT_ASSIGN_OR_RETURN(Engine engine, make_engine(TuneMode::kReplay, cache, true));
+  const auto start = std::chrono::steady_clock::now();
+  SCANJIT_TRY(engine.plan(map_problem(kShape, MapGate::kG)).status());
+  report.row("first plan of a shipped key from nothing", seconds_since(start), "s", std::nullopt,
+             {{"compiles", engine.stats().compiles}});
+  return {};
+}
+
 Status time_warm_start(Gpu& gpu, const std::string& cache, Report& report) {
   const GatedDeltaHProblem problem = map_problem(kShape, MapGate::kG);
   SCANJIT_ASSIGN_OR_RETURN(const ZeroTensors tensors, zero_tensors(gpu, problem));
@@ -132,14 +164,29 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
     if (!plan.ok()) return plan.status();
   }
   SCANJIT_ASSIGN_OR_RETURN(const Plan plan, engine.plan(problem));
-  bool all_ok = true;
-  const auto look_up = [&] { all_ok = engine.plan(problem).ok() && all_ok; };
+  std::atomic<bool> all_ok{true};
+  const auto look_up = [&] {
+    if (!engine.plan(problem).ok()) all_ok = false;
+  };
   const double ns = time_calls(100'000, look_up);
   const std::int64_t before = allocations();
   for (int i = 0; i < 1000; ++i) look_up();
   const std::int64_t allocated = allocations() - before;
-  report.judged("look-up of a planned key", ns, "ns", 200, ns <= 200 && allocated == 0 && all_ok,
+  report.judged("look-up of a planned key", ns, "ns", 100, ns <= 100 && allocated == 0 && all_ok,
                 {{"allocations_in_1000_calls", allocated}});
+  for (const int threads : {4, 16}) {
+    std::vector<double> times(static_cast<std::size_t>(threads));
+    std::vector<std::thread> workers;
+    for (std::size_t t = 0; t < times.size(); ++t) {
+      workers.emplace_back([&, t] {
+        if (!gpu.make_current().ok()) all_ok = false;
+        times[t] = time_calls(20'000, look_up);
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    report.judged("look-up of one planned key, " + std::to_string(threads) + " threads at once",
+                  median(times), "ns", std::nullopt, all_ok);
+  }
 
   // A launch of a kernel that is over sooner than the next call is made, against the bare driver
   // call.
@@ -162,50 +209,63 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
   SCANJIT_TRY(engine::fill_launch_params(gpu.api(), *op, 0, bare_launch,
                                          ops::GatedDeltaH::addresses(tensors.args, {}), params));
   void* arguments[] = {params.bytes.data()};
-  const auto block_us = [&](const auto& launch) -> double {
-    std::vector<double> blocks;
-    for (int block = 0; block < 15; ++block) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < 200; ++i) launch();
-      blocks.push_back(1e6 * seconds_since(start) / 200);
-      if (!gpu.synchronize().ok()) return -1;
-    }
-    return median(blocks);
+  // In turn, so that a drift of the clock touches all alike.
+  const auto one_block_us = [&](const auto& launch) -> double {
+    constexpr int kLaunches = 200;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kLaunches; ++i) launch();
+    const double us = 1e6 * seconds_since(start) / kLaunches;
+    if (!gpu.synchronize().ok()) all_ok = false;
+    return us;
   };
-  const double bare = block_us([&] {
+  const auto bare = [&] {
     gpu.api().cuLaunchKernel(kernel->function, static_cast<unsigned>(stages[0].grid), 1, 1,
                              static_cast<unsigned>(stages[0].source.threads), 1, 1,
                              static_cast<unsigned>(stages[0].source.smem_bytes), gpu.stream(),
                              arguments, nullptr);
-  });
-  const double planned =
-      block_us([&] { all_ok = small_plan.launch(tensors.args, {}, gpu.stream()).ok() && all_ok; });
-  const double one_step = block_us(
-      [&] { all_ok = engine.gated_delta_h(small, tensors.args, {}, gpu.stream()).ok() && all_ok; });
-  report.judged("host time of one launch of a plan", planned, "us", std::nullopt,
-                all_ok && bare > 0, {{"bare_cuLaunchKernel", bare}});
-  report.judged("host time of one call in one step", one_step, "us", std::nullopt, all_ok,
-                {{"bare_cuLaunchKernel", bare}});
+  };
+  const auto planned = [&] {
+    if (!small_plan.launch(tensors.args, {}, gpu.stream()).ok()) all_ok = false;
+  };
+  const auto one_step = [&] {
+    if (!engine.gated_delta_h(small, tensors.args, {}, gpu.stream()).ok()) all_ok = false;
+  };
+  std::vector<double> bare_us, planned_more, one_step_more;
+  for (int round = 0; round < 41; ++round) {
+    const double before_us = one_block_us(bare), planned_us = one_block_us(planned),
+                 between_us = one_block_us(bare), one_step_us = one_block_us(one_step),
+                 after_us = one_block_us(bare);
+    bare_us.push_back(between_us);
+    planned_more.push_back(planned_us - (before_us + between_us) / 2);
+    one_step_more.push_back(one_step_us - (between_us + after_us) / 2);
+  }
+  const Json bare_row = {{"bare_cuLaunchKernel", median(bare_us)}};
+  report.judged("host time of a launch of a plan beyond the bare launch", median(planned_more),
+                "us", 0.3, all_ok && median(planned_more) <= 0.3, bare_row);
+  report.judged("host time of a call in one step beyond the bare launch", median(one_step_more),
+                "us", std::nullopt, all_ok, bare_row);
   return {};
 }
 
 }  // namespace
 
 void first_use_child(Gpu& gpu, const std::string& name, const std::string& cache, Report& report) {
-  const Status status = name == "first_use"     ? time_first_use(cache, report)
-                        : name == "whole_space" ? time_whole_space(cache, report)
-                        : name == "warm_start"  ? time_warm_start(gpu, cache, report)
-                        : name == "look_up"     ? time_look_up(gpu, cache, report)
-                                                : not_found("there is no figure \"" + name + "\"");
+  const Status status = name == "first_use"      ? time_first_use(cache, report)
+                        : name == "whole_space"  ? time_whole_space(cache, report)
+                        : name == "warm_start"   ? time_warm_start(gpu, cache, report)
+                        : name == "look_up"      ? time_look_up(gpu, cache, report)
+                        : name == "fill"         ? fill_for_warm_process(cache, report)
+                        : name == "warm_process" ? time_warm_process(gpu, cache, report)
+                                                 : not_found("there is no figure \"" + name + "\"");
   if (!status.ok()) report.failed(name, status);
 }
 
 void first_use(Gpu&, const FigureOptions& options, Report& report) {
   // In this order: the third and fourth start from what the first has left.
-  const std::pair<const char*, const char*> steps[] = {{"first_use", "/first-use"},
-                                                       {"whole_space", "/whole-space"},
-                                                       {"warm_start", "/first-use"},
-                                                       {"look_up", "/first-use"}};
+  const std::pair<const char*, const char*> steps[] = {
+      {"first_use", "/first-use"},  {"whole_space", "/whole-space"},
+      {"warm_start", "/first-use"}, {"look_up", "/first-use"},
+      {"fill", "/shipped"},         {"warm_process", "/shipped"}};
   for (const auto& [name, cache] : steps) {
     os::ProcessOptions process;
     process.argv = {options.program, "--child", name, "--cache", options.directory + cache};

@@ -68,4 +68,7 @@ extern "C" __global__ void fill_uniform(const UniformParams p) {
   }
 }
 
+// A fault that stays with the context.
+extern "C" __global__ void trap(const UniformParams) { __trap(); }
+
 }  // namespace scanjit::test
