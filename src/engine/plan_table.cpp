@@ -49,18 +49,18 @@ PlanTable::PlanTable() : slots_(nullptr) {
 
 PlanTable::~PlanTable() = default;
 
-// The slot that holds the key, or the empty one where it belongs.
-std::atomic<const PlanTable::Entry*>& PlanTable::slot_of(Slots& slots,
-                                                         const PlanKey& key) noexcept {
+// The slot that holds the key, or the empty one where it belongs; and what was read there. The slot
+// is not to be read again for that: an empty one may by then hold another key.
+PlanTable::Place PlanTable::place_of(Slots& slots, const PlanKey& key) noexcept {
   const std::size_t mask = slots.entries.size() - 1;
   for (std::size_t i = key.hash() & mask;; i = (i + 1) & mask) {
     const Entry* entry = slots.entries[i].load(std::memory_order_acquire);
-    if (entry == nullptr || entry->key == key) return slots.entries[i];
+    if (entry == nullptr || entry->key == key) return {slots.entries[i], entry};
   }
 }
 
 const PlanTable::Entry* PlanTable::find(const PlanKey& key) const noexcept {
-  return slot_of(*slots_.load(std::memory_order_acquire), key).load(std::memory_order_acquire);
+  return place_of(*slots_.load(std::memory_order_acquire), key).entry;
 }
 
 bool PlanTable::put(Entry entry) {
@@ -73,15 +73,15 @@ bool PlanTable::put(Entry entry) {
     auto grown = std::make_unique<Slots>(2 * slots->entries.size());
     for (const auto& slot : slots->entries) {
       if (const Entry* old = slot.load(std::memory_order_relaxed))
-        slot_of(*grown, old->key).store(old, std::memory_order_relaxed);
+        place_of(*grown, old->key).slot.store(old, std::memory_order_relaxed);
     }
     slots = grown.get();
     all_slots_.push_back(std::move(grown));
     slots_.store(slots, std::memory_order_release);
   }
-  std::atomic<const Entry*>& slot = slot_of(*slots, added->key);
-  if (slot.load(std::memory_order_relaxed) == nullptr) ++used_;
-  slot.store(added, std::memory_order_release);
+  const Place place = place_of(*slots, added->key);
+  if (place.entry == nullptr) ++used_;
+  place.slot.store(added, std::memory_order_release);
   version_.fetch_add(1, std::memory_order_acq_rel);
   return true;
 }

@@ -58,7 +58,11 @@ class PlanTable {
     explicit Slots(std::size_t count) : entries(count) {}
     std::vector<std::atomic<const Entry*>> entries;  // a power of two, at most half full
   };
-  static std::atomic<const Entry*>& slot_of(Slots& slots, const PlanKey& key) noexcept;
+  struct Place {
+    std::atomic<const Entry*>& slot;
+    const Entry* entry;
+  };
+  static Place place_of(Slots& slots, const PlanKey& key) noexcept;
 
   std::atomic<Slots*> slots_;
   std::atomic<std::uint64_t> version_{1};

@@ -47,10 +47,10 @@ reference::GatedDeltaHInputs inputs_of(const GatedDeltaHProblem& p,
   return must(reference::generate(p, generator));
 }
 
-/// A few configs: the engine's own, and some of every kernel.
+/// A few configs: the engine's own, and one of every kernel.
 std::vector<std::optional<Config>> some_configs(Gpu& gpu, const GatedDeltaHProblem& p) {
   std::vector<std::optional<Config>> configs = {std::nullopt};
-  for (const Config& config : must(varied_configs(gpu, p))) configs.emplace_back(config);
+  for (const Config& config : must(varied_configs(gpu, p, 1))) configs.emplace_back(config);
   return configs;
 }
 
@@ -109,6 +109,7 @@ TEST_CASE("Zeros have the same sign under every config", "[gpu][bits_turns]") {
   SCANJIT_TEST_GPU(gpu);
   GatedDeltaHProblem p;
   p.T = 128;
+  p.H = p.HV = 1;
   p.has_g = p.has_h0 = p.has_h = p.has_v_new = p.has_ht = true;
   reference::GatedDeltaHInputs inputs = inputs_of(p, {});
   // Every product of w and the state is -0, and so is u.
@@ -180,7 +181,6 @@ TEST_CASE("A sequence's bits do not depend on how tensors lie", "[gpu][bits_arra
         // is the engine's own there.
         if (with.config) {
           const std::vector<Config> legal = must(legal_configs(gpu, problem));
-          must(compile_all(gpu, problem, legal));
           if (std::find(legal.begin(), legal.end(), *with.config) == legal.end())
             with.config.reset();
         }

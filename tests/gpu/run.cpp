@@ -206,7 +206,8 @@ Result<std::vector<Config>> legal_configs(Gpu& gpu, const GatedDeltaHProblem& pr
   return legal;
 }
 
-Result<std::vector<Config>> varied_configs(Gpu& gpu, const GatedDeltaHProblem& problem) {
+Result<std::vector<Config>> varied_configs(Gpu& gpu, const GatedDeltaHProblem& problem,
+                                           std::size_t of_each) {
   SCANJIT_ASSIGN_OR_RETURN(const std::vector<Config> legal, legal_configs(gpu, problem));
   SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
                            ops::GatedDeltaH::make(problem));
@@ -216,10 +217,10 @@ Result<std::vector<Config>> varied_configs(Gpu& gpu, const GatedDeltaHProblem& p
     by_kernel[op->stages(config, limits).back().source.entry].push_back(config);
   std::vector<Config> some;
   for (const auto& [entry, configs] : by_kernel) {
-    for (const std::size_t place : {std::size_t{0}, configs.size() / 2, configs.size() - 1}) {
-      if (std::find(some.begin(), some.end(), configs[place]) == some.end())
-        some.push_back(configs[place]);
-    }
+    // Evenly spread, from the middle of their share: one is the middle one.
+    for (std::size_t i = 0; i < std::min(of_each, configs.size()); ++i)
+      some.push_back(
+          configs[configs.size() * (2 * i + 1) / (2 * std::min(of_each, configs.size()))]);
   }
   SCANJIT_TRY(compile_all(gpu, problem, some));
   return some;
