@@ -78,10 +78,10 @@ struct RunResult {
 /// Every config of the space that is legal for this problem on this GPU.
 [[nodiscard]] Result<std::vector<Config>> legal_configs(Gpu& gpu,
                                                         const GatedDeltaHProblem& problem);
-/// Legal ones of every kernel that can run it: the first, the middle and the last of each;
-/// compiled.
+/// Legal ones of every kernel that can run it, at most `of_each` of each, evenly spread; compiled.
 [[nodiscard]] Result<std::vector<Config>> varied_configs(Gpu& gpu,
-                                                         const GatedDeltaHProblem& problem);
+                                                         const GatedDeltaHProblem& problem,
+                                                         std::size_t of_each = 3);
 /// Compiles them on all cores, for cases that run many.
 [[nodiscard]] Status compile_all(Gpu& gpu, const GatedDeltaHProblem& problem,
                                  const std::vector<Config>& configs);
