@@ -1,0 +1,167 @@
+#include "ops/abc_stages.hpp"
+
+#include <cmath>
+
+namespace scanjit::ops {
+namespace {
+
+namespace params = scanjit::abc;
+
+constexpr std::int64_t kAlignment = 256;
+// Registers for two blocks a multiprocessor, as long as a thread's share of the slots is small.
+constexpr int kStepsForTwoBlocks = 4;
+
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
+// Groups of 16 slots, even: two halves of a block's warps share them.
+int slot_steps(int M) { return 2 * params::ceil_div(M, 32); }
+
+jit::Constant integer(const char* name, std::int64_t value) {
+  return {name, jit::Constant::Type::kInt, value};
+}
+jit::Constant boolean(const char* name, bool value) {
+  return {name, jit::Constant::Type::kBool, value ? 1 : 0};
+}
+
+}  // namespace
+
+AbcStages::AbcStages(const AbcDims& dims, const AbcForm& form)
+    : dims_(dims),
+      form_(form),
+      heads_(dims.B * dims.H),
+      chunks_(ceil_divide(dims.T, params::kTile)),
+      segments_(ceil_divide(chunks_, form.segment_chunks)) {
+  const std::int64_t M = dims.M, columns = params::padded8(dims.K) + params::padded8(dims.V);
+  const std::int64_t per_chunk = heads_ * chunks_ * M * 4, per_segment = heads_ * segments_ * M;
+  const std::int64_t weights = heads_ * dims.T * params::padded8(dims.M) * 2;
+  const std::int64_t floats = heads_ * dims.T * M * 4;
+  const auto place = [&](Region region, std::int64_t bytes, std::int64_t& end) {
+    offset_[region] = end;
+    end += ceil_divide(bytes, kAlignment) * kAlignment;
+  };
+  place(kZStarts, heads_ * (chunks_ + 1) * M * 4, saved_bytes_);
+  place(kStates, per_segment * columns * 2, saved_bytes_);
+  place(kFinals, heads_ * M * columns * 4, saved_bytes_);
+  place(kChunkLse, per_chunk, forward_bytes_);
+  place(kSegmentLse, per_segment * 4, forward_bytes_);
+  place(kSummaries, per_segment * columns * 4, forward_bytes_);
+  place(kSteepZ, floats, forward_bytes_);
+  backward_bytes_ = forward_bytes_;
+  for (const Region region : {kWeightsA, kWeightsD, kDecayedA, kDecayedD})
+    place(region, weights, backward_bytes_);
+  place(kDz, floats, backward_bytes_);
+  place(kChunkDz, per_chunk, backward_bytes_);
+  place(kDzEnds, per_chunk, backward_bytes_);
+  place(kDStates, per_segment * columns * 2, backward_bytes_);
+  place(kFirstDz, heads_ * M * 4, backward_bytes_);
+}
+
+jit::KernelSource AbcStages::kernel(const char* file, const char* entry, const char* traits) const {
+  const int steps = slot_steps(dims_.M);
+  jit::KernelSource source;
+  source.template_file = file;
+  source.entry = entry;
+  source.traits = traits;
+  source.params_type = "scanjit::abc::AbcParams";
+  source.constants = {integer("DTYPE", static_cast<int>(dims_.dtype)),
+                      integer("SLOT_STEPS", steps),
+                      boolean("EXACT", dims_.M == 16 * steps),
+                      integer("SEGMENT_CHUNKS", form_.segment_chunks),
+                      integer("STAGES", form_.stages),
+                      boolean("ALIGNED", dims_.aligned)};
+  source.threads = params::kThreads;
+  source.min_blocks = steps <= kStepsForTwoBlocks ? 2 : 1;
+  return source;
+}
+
+jit::KernelSource AbcStages::chunk_kernel(const char* file, const char* entry, const char* traits,
+                                          bool own_s) const {
+  jit::KernelSource source = kernel(file, entry, traits);
+  source.smem_bytes =
+      params::chunk_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, form_.stages, own_s);
+  return source;
+}
+
+Stage AbcStages::summary(bool backward) const {
+  Stage stage;
+  stage.source = kernel("abc/abc_summary.cu", "abc_summary", "AbcSummaryTraits");
+  stage.source.constants.push_back(boolean("BACKWARD", backward));
+  stage.source.constants.push_back(integer("SLABS", form_.slabs));
+  stage.source.smem_bytes =
+      params::summary_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, form_.stages);
+  const int slabs = params::tiles(dims_.K) + params::tiles(dims_.V);
+  stage.grid = heads_ * segments_ * params::ceil_div(slabs, form_.slabs);
+  return stage;
+}
+
+Stage AbcStages::scan(const char* entry) const {
+  Stage stage;
+  stage.source = kernel("abc/abc_scan.cu", entry, "AbcScanTraits");
+  stage.source.constants = {integer("DTYPE", static_cast<int>(dims_.dtype)),
+                            integer("SEGMENT_CHUNKS", form_.segment_chunks)};
+  stage.source.threads = params::kScanThreads;
+  stage.source.min_blocks = 1;
+  stage.grid = heads_ * dims_.M;
+  return stage;
+}
+
+std::vector<Stage> AbcStages::states() const {
+  if (heads_ == 0) return {};
+  if (chunks_ == 0) return {scan("abc_scan")};
+  return {summary(false), scan("abc_scan")};
+}
+
+std::vector<Stage> AbcStages::forward() const {
+  if (heads_ * chunks_ == 0) return {};
+  Stage stage;
+  stage.source = chunk_kernel("abc/abc_forward.cu", "abc_forward", "AbcForwardTraits", false);
+  stage.grid = heads_ * chunks_;
+  return {stage};
+}
+
+std::vector<Stage> AbcStages::backward() const {
+  if (heads_ == 0) return {};
+  if (chunks_ == 0) return {scan("abc_scan_back")};
+  Stage rows, keys;
+  rows.source =
+      chunk_kernel("abc/abc_backward.cu", "abc_backward_rows", "AbcBackwardRowsTraits", false);
+  keys.source =
+      chunk_kernel("abc/abc_backward.cu", "abc_backward_keys", "AbcBackwardKeysTraits", true);
+  rows.grid = keys.grid = heads_ * chunks_;
+  return {rows, summary(true), scan("abc_scan_back"), keys};
+}
+
+params::AbcParams AbcStages::params(void* saved, void* workspace) const noexcept {
+  params::AbcParams p{};
+  const auto at = [&](Region region) {
+    auto* base = static_cast<unsigned char*>(region < kChunkLse ? saved : workspace);
+    return base == nullptr ? nullptr : base + offset_[region];
+  };
+  const auto floats = [&](Region region) { return reinterpret_cast<float*>(at(region)); };
+  p.z_starts = floats(kZStarts);
+  p.states = at(kStates);
+  p.finals = floats(kFinals);
+  p.chunk_lse = floats(kChunkLse);
+  p.segment_lse = floats(kSegmentLse);
+  p.summaries = floats(kSummaries);
+  p.steep_z = floats(kSteepZ);
+  p.weights_a = at(kWeightsA);
+  p.weights_d = at(kWeightsD);
+  p.decayed_a = at(kDecayedA);
+  p.decayed_d = at(kDecayedD);
+  p.dz = floats(kDz);
+  p.chunk_dz = floats(kChunkDz);
+  p.dz_ends = floats(kDzEnds);
+  p.dstates = at(kDStates);
+  p.first_dz = floats(kFirstDz);
+  p.B = dims_.B;
+  p.T = dims_.T;
+  p.H = dims_.H;
+  p.K = dims_.K;
+  p.M = dims_.M;
+  p.V = dims_.V;
+  p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dims_.K)));
+  return p;
+}
+
+}  // namespace scanjit::ops
