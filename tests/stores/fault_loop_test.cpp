@@ -100,13 +100,13 @@ class Trial {
     const auto next_call = [&](Engine& engine) {
       met = calls() - calls_before >= nth;
       disarm();
-      world.check_thread_after_fault(1);
+      world.check_thread_clean(1);
       fine = fine && call(engine).ok();
     };
     const Status status = attempt(loader, next_call);
     if (!met) met = calls() - calls_before >= nth;
     disarm();
-    world.check_thread_after_fault(1);
+    world.check_thread_clean(1);
     fine = fine && attempt(loader).ok();  // a new engine works as well
     if (!status.ok()) {
       ++tally.errors;
