@@ -300,6 +300,7 @@ TEST_CASE("an engine's cap comes from its options, else from the environment, el
     world.environment.scanjit_cache_max_bytes = variable_text;
     world.options.cache_max_bytes = option;
     world.options.tune_mode = TuneMode::kOff;
+    world.options.pack_dirs.clear();  // there is none, and the engine would say so
     CurrentContext context(world.driver);
     auto engine = world.engine();
     REQUIRE(engine.ok());

@@ -284,7 +284,7 @@ TEST_CASE("a forked child is refused at once, whatever it calls, and its parent 
     right = right && refused(plan->launch(far_apart(world.problem), {}, nullptr));
     const auto items = engine->prewarm({cold});
     right = right && items.size() == 1 && refused(items[0].status);
-    right = right && engine->stats().plans == 1;
+    right = right && engine->stats().plans == 0;  // counters are behind a lock: nothing is read
     right = right && world.driver.calls() == calls;
     ::_exit(right ? 0 : 1);
   }
