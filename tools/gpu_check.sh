@@ -61,7 +61,10 @@ run_case() { # tag seconds command...
   else result="passed"
   fi
   echo "$result|$((SECONDS - began))" >"$work/$1.result"
-  echo "gpu_check: $1 $result, $((SECONDS - began)) s"
+  # What went wrong is told at once: a run that is cut short must not lose it.
+  local log=""
+  case "$result" in failed*) log="$(printf '\n---- %s (last 60 lines)\n%s' "$1" "$(tail -n 60 "$work/$1.log")")" ;; esac
+  echo "gpu_check: $1 $result, $((SECONDS - began)) s$log"
 }
 
 # Three at a time: some load the processors, some the GPU. Nothing here is timed.
@@ -96,6 +99,14 @@ if [ -n "$sanitizer_tool" ] && timeout 60 "$sanitizer_tool" --report-api-errors 
   sanitizer="${sanitizer:-clean}"
 fi
 echo "gpu_check: compute-sanitizer: $sanitizer"
+case "$sanitizer" in
+  *failed*)
+    for tool in memcheck racecheck; do
+      echo "---- $tool (last 40 lines)"
+      tail -n 40 "$work/$tool.log"
+    done
+    ;;
+esac
 
 # The figures last and alone: they are times.
 rows="$work/rows" missed=0 total=0
@@ -114,21 +125,9 @@ for tag in "${names[@]}"; do
   case "$(cut -d '|' -f 1 "$work/$tag.result" 2>/dev/null)" in
     passed) passed=$((passed + 1)) ;;
     skipped) skipped=$((skipped + 1)) ;;
-    *)
-      failed=$((failed + 1))
-      echo "---- $tag (last 60 lines)"
-      tail -n 60 "$work/$tag.log"
-      ;;
+    *) failed=$((failed + 1)) ;;
   esac
 done
-case "$sanitizer" in
-  *failed*)
-    for tool in memcheck racecheck; do
-      echo "---- $tool (last 40 lines)"
-      tail -n 40 "$work/$tool.log"
-    done
-    ;;
-esac
 
 # One field a line, so that release_check.sh needs no JSON parser.
 counts_of() { grep -F "{\"what\":\"$1\"" "$work/counts" | tail -n 1 | grep . || echo null; }

@@ -210,10 +210,9 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
   }
   // What the loops over slabs keep between two of them counts where every register does.
   const int state = state_registers(shape, split),
-            registers =
-                warpgroups ? kWarpgroupRegisters
-                           : estimated_registers(shape, split, aligned_) +
-                                 4 * (params::slab_count(shape) - 1);
+            registers = warpgroups ? kWarpgroupRegisters
+                                   : estimated_registers(shape, split, aligned_) +
+                                         4 * (params::slab_count(shape) - 1);
   if (state > 64)
     return illegal(config,
                    text(state) + " registers of state a thread; 64 leave room for the rest");
@@ -282,26 +281,21 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
 }
 
 Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
-  // Blocks of 64 value columns, and multiprocessors. While every block can have a multiprocessor to
-  // itself the chain of one chunk counts: the narrowest bv that still fits, four warps a group.
-  // Past that throughput counts: whole heads in a block when chunks are many, two small blocks a
-  // multiprocessor when they are few.
   const std::int64_t heads = std::max<std::int64_t>(N_, 1) * problem_.HV,
                      sms = std::max(1, limits.sm_count);
-  const std::int64_t halves = heads * ceil_divide(problem_.V, 64);
+  const std::int64_t halves = heads * ceil_divide(problem_.V, 64);  // blocks of 64 value columns
   const std::int64_t chunks = key_query().chunks;
   // By warpgroups the chain of a chunk is as short with 64 columns as with 16. Measured on an H200:
-  // deep rings while few blocks draw on memory, whole heads once there are more of these than
-  // multiprocessors.
+  // deep rings while few blocks draw on memory; two blocks a multiprocessor where blocks take
+  // sequences of one chunk in turn; whole heads once there are more of these than multiprocessors.
   struct WarpgroupRow {
     int bv, bk, chunks_ahead;
   };
-  const WarpgroupRow by_width = 2 * halves <= sms ? WarpgroupRow{64, 128, 4}
-                                : halves <= sms   ? WarpgroupRow{64, 64, 3}
-                                : !problem_.packed && problem_.T <= problem_.BT
-                                    ? WarpgroupRow{64, 64, 2}
-                                : heads <= sms && chunks > 8 ? WarpgroupRow{64, 64, 3}
-                                                             : WarpgroupRow{128, 128, 2};
+  const WarpgroupRow by_width = 2 * halves <= sms                 ? WarpgroupRow{64, 128, 4}
+                                : halves <= sms                   ? WarpgroupRow{64, 64, 3}
+                                : !problem_.packed && chunks == 1 ? WarpgroupRow{64, 64, 2}
+                                : heads <= sms && chunks > 8      ? WarpgroupRow{64, 64, 3}
+                                                                  : WarpgroupRow{128, 128, 2};
   const int ahead = chunks > 1 ? by_width.chunks_ahead : 2;
   for (const WarpgroupRow& row : {WarpgroupRow{by_width.bv, by_width.bk, ahead},
                                   WarpgroupRow{64, by_width.bk, ahead}, WarpgroupRow{64, 64, 2}}) {
@@ -310,6 +304,10 @@ Result<Config> GatedDeltaH::heuristic(const DeviceLimits& limits) const {
     const Config config{row.bv, bk, row.chunks_ahead * (K / bk), row.bv / 16 + 4};
     if (by_warpgroups(config, limits) && legal(config, limits).ok()) return config;
   }
+  // Without warpgroups: while every block can have a multiprocessor to itself the chain of one
+  // chunk counts: the narrowest bv that still fits, four warps a group. Past that throughput
+  // counts: whole heads in a block when chunks are many, two small blocks a multiprocessor when
+  // they are few.
   const bool many_chunks = chunks > 8;
   // A chunk takes a block of 64 columns 0.62 of the time that it takes one of 128 (H200, K = V =
   // 128).

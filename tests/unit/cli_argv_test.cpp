@@ -1,6 +1,5 @@
 // Exit statuses and sentences of command lines that are refused.
 #include <filesystem>
-#include <random>
 
 #include "cli_world.hpp"
 
@@ -176,86 +175,6 @@ TEST_CASE("terminal codes of an argument do not reach the terminal", "[cli]") {
   CHECK(ran.exit == cli::kExitUsage);
   CHECK(ran.err.find('\033') == std::string::npos);
   CHECK(ran.err.find('\r') == std::string::npos);
-}
-
-TEST_CASE("no command line ends in anything but 0 to 3 and a sentence", "[cli]") {
-  const CliWorld world;
-  // Words that mean something somewhere, in any order; those that compile or generate for seconds
-  // are left out.
-  const Words words = {"tune",
-                       "prewarm",
-                       "run",
-                       "bench",
-                       "inspect",
-                       "cache",
-                       "doctor",
-                       "path",
-                       "ls",
-                       "show",
-                       "merge",
-                       "export",
-                       "import",
-                       "gc",
-                       "gated_delta_h",
-                       "--json",
-                       "--shape",
-                       "N=2,T=64",
-                       "N=-1",
-                       "N=99999999999999999999",
-                       "--shapes",
-                       "small",
-                       "--config",
-                       "bv=64,bk=64,stages=2,warps=4",
-                       "--set",
-                       "BT=64",
-                       "stride.k=0",
-                       "--want",
-                       "ht,h",
-                       "--in",
-                       "/dev/null",
-                       "--out",
-                       "/nowhere/x",
-                       "--check",
-                       "--budget",
-                       "nan",
-                       "--shard",
-                       "0/1",
-                       "--devices",
-                       "all",
-                       "--",
-                       "-",
-                       "",
-                       "=",
-                       "\xff\xfe",
-                       "--help",
-                       "--sweep",
-                       "N=1,,2",
-                       "--gates",
-                       "slow",
-                       "--source",
-                       "--key",
-                       "x",
-                       "--max-bytes",
-                       "1",
-                       "%s%n",
-                       "../../etc/passwd"};
-  std::mt19937 random(20261130);
-  for (int i = 0; i < 3000; ++i) {
-    Words arguments;
-    for (std::size_t n = random() % 7; n > 0; --n)
-      arguments.push_back(words[random() % words.size()]);
-    if (std::find(arguments.begin(), arguments.end(), "inspect") != arguments.end() &&
-        std::find(arguments.begin(), arguments.end(), "--source") == arguments.end()) {
-      arguments.emplace_back("--source");  // nothing is compiled
-    }
-    const Ran ran = world.run(arguments);
-    std::string line;
-    for (const std::string& word : arguments) line += " '" + word + "'";
-    INFO(line << "\n" << ran.err);
-    CHECK((ran.exit >= 0 && ran.exit <= 3));
-    if (ran.exit != 0 && ran.out.empty()) CHECK(ran.err.find("scanjit: ") != std::string::npos);
-    CHECK(ran.err.find("unexpected: ") == std::string::npos);
-  }
 }
 
 }  // namespace
