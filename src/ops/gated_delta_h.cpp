@@ -39,8 +39,6 @@ params::ScanShape scan_shape(const GatedDeltaHProblem& p, const Config& config) 
           p.has_v_new};
 }
 
-int split_of(const Config& config) { return std::max(1, config.warps / (config.bv / 16)); }
-
 // Registers that a thread cannot do with fewer of, without spilling: the state, the sums of v', the
 // operands of both products, addresses.
 int state_registers(const params::ScanShape& s, int split) {
@@ -239,9 +237,11 @@ Status GatedDeltaH::legal(const Config& config, const DeviceLimits& limits) cons
 double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) const {
   const GatedDeltaHProblem& p = problem_;
   const params::ScanShape shape = scan_shape(p, config);
-  const int split = split_of(config), threads = config.warps * 32;
-  // The compiler takes more than it must where it may.
+  // Of a warpgroup form the helper's four warps compute no products.
   const bool warpgroups = by_warpgroups(config, limits);
+  const int split = warpgroups ? 1 : std::max(1, config.warps / (config.bv / 16));
+  const int warps = config.bv / 16 * split, threads = config.warps * 32;
+  // The compiler takes more than it must where it may.
   const int registers =
       std::min({255, limits.regs_per_block / threads,
                 warpgroups ? kWarpgroupRegisters
@@ -263,7 +263,7 @@ double GatedDeltaH::score(const Config& config, const DeviceLimits& limits) cons
 
   // Clocks of one chunk. The tensor cores of a quarter take about 8 clocks for an m16n8k16.
   const double products = (K / 16 * (BT / 8) + BT / 16 * (K / 8)) / split;
-  const double issue = products * 8 * std::max(1.0, resident * config.warps / 4);
+  const double issue = products * 8 * std::max(1.0, resident * warps / 4);
   const double steps = 2.0 * params::slab_count(shape);
   const double chain =
       warpgroups ? kWarpgroupChainClocks

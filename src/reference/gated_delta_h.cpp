@@ -167,8 +167,8 @@ std::vector<Sequence> find_sequences(const GatedDeltaHInputs& in, const GatedDel
       const std::int64_t chunks = (sequence.length + p.BT - 1) / p.BT;
       sequence.first_chunk = p.packed && p.has_chunk_offsets ? in.chunk_offsets[n] : chunks_before;
       chunks_before += chunks;
-      sequence.bad = p.has_h && (sequence.first_chunk < 0 ||
-                                 sequence.first_chunk > s.chunk_capacity - chunks);
+      sequence.bad =
+          p.has_h && (sequence.first_chunk < 0 || sequence.first_chunk > s.chunk_capacity - chunks);
     }
     if (sequence.bad) *status |= 1U;
     if (p.has_h0)

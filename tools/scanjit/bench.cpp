@@ -283,8 +283,7 @@ int run_bench(Session& session, const BenchOptions& options) {
     for (const tuning::Shape& shape : *shapes) {
       if (!forced) break;
       const auto problem = ops::make_problem(shape);
-      const Status legal =
-          problem.ok() ? legal_somewhere(**problem, *forced) : problem.status();
+      const Status legal = problem.ok() ? legal_somewhere(**problem, *forced) : problem.status();
       if (!legal.ok()) return session.fail(kExitUsage, legal.with_context(shape_argument(shape)));
     }
   }

@@ -89,8 +89,7 @@ void look_at_driver(const Environment& environment, Examination* result) {
     std::string text = "device " + std::to_string(i) + ": " + facts->name + ", " + facts->arch +
                        ", " + std::to_string(facts->sm_count) + " multiprocessors, " +
                        byte_text(facts->total_bytes) + ", L2 " + byte_text(facts->l2_bytes) + ", " +
-                       byte_text(facts->smem_optin_bytes) +
-                       " of shared memory a block";
+                       byte_text(facts->smem_optin_bytes) + " of shared memory a block";
     result->findings.push_back({"GPU", usable ? Grade::kOk : Grade::kMissing, std::move(text),
                                 usable ? "" : "the kernels need compute capability 8.0 or newer"});
     result->usable_gpu = result->usable_gpu || usable;
