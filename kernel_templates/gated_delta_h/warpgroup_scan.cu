@@ -46,6 +46,7 @@ struct WarpgroupScanTraits {
   static constexpr int kTileBytes = 64 * 128;  // 64 rows of 64 16-bit columns
   static constexpr int kSlabBytes = BK / 64 * kTileBytes;
   static constexpr bool kGates = Cfg::HAS_G || Cfg::HAS_GK;
+  static constexpr int kArrivals = Cfg::PERTURB ? 32 : 1;  // of a warp at a barrier: see arrive_for_warp
 
   template <int TAG, int COUNT, class T>
   struct Optional { T value[COUNT]; __device__ T* get() { return value; } };
@@ -88,6 +89,14 @@ __device__ __forceinline__ void wait_for(u64& barrier, u32 parity) {
     if (x % 4 == 0) __nanosleep(x / 64 % 4096);
   }
   barrier_wait(&barrier, parity);
+}
+
+// This warp is done with a tile: one lane says so for all. In the build for tests every lane does, since a race
+// checker does not see that the others' accesses come before.
+template <class Cfg>
+__device__ __forceinline__ void arrive_for_warp(u64& barrier, int lane) {
+  __syncwarp();
+  if (Cfg::PERTURB || lane == 0) barrier_arrive(&barrier);
 }
 
 template <class Cfg>
@@ -268,13 +277,12 @@ __device__ __forceinline__ void store_v_new(const gated_delta_h::WarpgroupScanPa
         }
         store_box_commit();
       }
-      __syncwarp();
       if constexpr (Traits::kGroups == 2) {
         store_box_wait_read<1>();
-        if (lane == 0) barrier_arrive(&shared.v_new_empty[0]);
+        arrive_for_warp<Cfg>(shared.v_new_empty[0], lane);
       }
       store_box_wait_read<0>();
-      if (lane == 0) barrier_arrive(&shared.v_new_empty[Traits::kGroups - 1]);
+      arrive_for_warp<Cfg>(shared.v_new_empty[Traits::kGroups - 1], lane);
     }
   });
 }
@@ -350,11 +358,7 @@ struct WarpgroupScan {
     warpgroup_commit();
   }
 
-  // This warp is done with a tile.
-  __device__ __forceinline__ void arrive(u64& barrier) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&barrier);
-  }
+  __device__ __forceinline__ void arrive(u64& barrier) { arrive_for_warp<Cfg>(barrier, lane); }
 
   // 16 key columns of the tile of h, laid out as h is: [key][64 values], or with LAYOUT_VK [K/64][value][64 keys].
   __device__ __forceinline__ void write_h(int slab, int step) {
@@ -531,12 +535,13 @@ __device__ __forceinline__ void warpgroup_scan(const gated_delta_h::WarpgroupSca
       if (lane == 0) {
         for (int i = 0; i < Traits::kAhead; ++i) {
           for (u64* full : {&shared.w_full[i], &shared.k_full[i], &shared.u_full[i]}) barrier_init(full, 1);
-          for (u64* empty : {&shared.w_empty[i], &shared.k_empty[i], &shared.u_empty[i]}) barrier_init(empty, kComputeWarps);
+          for (u64* empty : {&shared.w_empty[i], &shared.k_empty[i], &shared.u_empty[i]}) barrier_init(empty, kComputeWarps * Traits::kArrivals);
           barrier_init(&shared.factors_full[i], 32);
         }
         for (int i = 0; i < Traits::kGroups; ++i) {
-          for (u64* full : {&shared.h_full[i], &shared.v_new_full[i]}) barrier_init(full, 4);
-          for (u64* empty : {&shared.h_empty[i], &shared.v_new_empty[i]}) barrier_init(empty, 1);
+          for (u64* full : {&shared.h_full[i], &shared.v_new_full[i]}) barrier_init(full, 4 * Traits::kArrivals);
+          barrier_init(&shared.h_empty[i], 1);
+          barrier_init(&shared.v_new_empty[i], Traits::kArrivals);
         }
         barrier_init_fence();
         fence_async_proxy();
