@@ -39,17 +39,19 @@ struct Config {
   int bk = 0;      ///< key columns of k and w in one pipeline transaction
   int stages = 0;  ///< transactions of k, and as many of w, that fit in the block's shared memory
   int warps = 0;   ///< warps of a block
+  /// Chunks that a segment of a split form has. 0: the serial form, or an op that has no such choice.
+  int segment_chunks = 0;
 
   friend bool operator==(const Config&, const Config&) = default;
   friend auto operator<=>(const Config&, const Config&) = default;
 };
 
-/// "bv=64 bk=128 stages=2 warps=4"
+/// "bv=64 bk=128 stages=2 warps=4"; " segment_chunks=16" after it where that is not 0.
 [[nodiscard]] std::string to_string(const Config& config);
 
-[[nodiscard]] const char* to_string(DType dtype) noexcept;       ///< "bf16", "f16", "f32"
+[[nodiscard]] const char* to_string(DType dtype) noexcept;         ///< "bf16", "f16", "f32"
 [[nodiscard]] const char* to_string(StateLayout layout) noexcept;  ///< "kv", "vk"
-[[nodiscard]] const char* to_string(GateBase base) noexcept;     ///< "2", "e"
-[[nodiscard]] const char* to_string(IndexType type) noexcept;    ///< "i32", "i64"
+[[nodiscard]] const char* to_string(GateBase base) noexcept;       ///< "2", "e"
+[[nodiscard]] const char* to_string(IndexType type) noexcept;      ///< "i32", "i64"
 
 }  // namespace scanjit

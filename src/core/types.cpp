@@ -3,8 +3,12 @@
 namespace scanjit {
 
 std::string to_string(const Config& config) {
-  return "bv=" + std::to_string(config.bv) + " bk=" + std::to_string(config.bk) +
-         " stages=" + std::to_string(config.stages) + " warps=" + std::to_string(config.warps);
+  std::string text = "bv=" + std::to_string(config.bv) + " bk=" + std::to_string(config.bk) +
+                     " stages=" + std::to_string(config.stages) +
+                     " warps=" + std::to_string(config.warps);
+  if (config.segment_chunks != 0)
+    text += " segment_chunks=" + std::to_string(config.segment_chunks);
+  return text;
 }
 
 const char* to_string(DType dtype) noexcept {

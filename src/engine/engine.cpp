@@ -4,6 +4,7 @@
 #include "engine/internals.hpp"
 #include "engine/planner.hpp"
 #include "engine/thread_plans.hpp"
+#include "ops/gated_delta_h.hpp"
 
 namespace scanjit {
 
@@ -37,9 +38,10 @@ struct Engine::Impl {
   }
 
   // In the calling thread's context, or the primary one.
-  Result<Plan> plan(const GatedDeltaHProblem& problem, Planner::Timing timing) {
+  template <class Op>
+  Result<Plan> plan(const typename Op::Problem& problem, Planner::Timing timing) {
     SCANJIT_TRY(state->usable());
-    PlanKey key{ops::GatedDeltaH::words(problem), 0};
+    PlanKey key{Op::words(problem), 0};
     engine::ThreadPlans::Slot* slot = nullptr;
     if (internals->api().cuCtxGetId(nullptr, &key.context) == cuda::CUDA_SUCCESS) {
       const std::uint64_t version = planner.version();  // read before the table is
@@ -54,7 +56,7 @@ struct Engine::Impl {
         return Plan(entry->plan);
       }
     }
-    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
+    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
     SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context(planner.sealed()));
     key.context = context.id;
     if (const PlanTable::Entry* entry = planner.find(key)) {
@@ -69,6 +71,84 @@ struct Engine::Impl {
         slot->missed(planner.id(), version, key, entry->plan);
     }
     return Plan(*std::move(plan));
+  }
+
+  template <class Op>
+  Result<Plan> plan_with(const typename Op::Problem& problem, const Config& config) {
+    SCANJIT_TRY(state->usable());
+    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context(planner.sealed()));
+    Result<PlanPointer> plan =
+        planner.plan_with(op, {Op::words(problem), context.id}, context, config);
+    if (!plan.ok()) return state->noted(plan.status());
+    return Plan(*std::move(plan));
+  }
+
+  template <class Op>
+  Status run(const typename Op::Problem& problem, const typename Op::Args& args,
+             Workspace workspace, Stream stream) {
+    SCANJIT_TRY(state->usable());
+    const cuda::DriverApi& api = internals->api();
+    const auto handle = static_cast<cuda::CUstream>(stream);
+    cuda::CUcontext current = nullptr;
+    SCANJIT_TRY(cuda::check(api, api.cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context, cuda::stream_context(api, handle));
+    PlanKey key{Op::words(problem), 0};
+    if (context != nullptr)
+      SCANJIT_TRY(cuda::check(api, api.cuCtxGetId(context, &key.context), "cuCtxGetId"));
+    PlanPointer made;  // alive until the launch is made
+    const Plan::Impl* plan = nullptr;
+    if (const PlanTable::Entry* entry = planner.find(key)) {
+      lookups.raise();
+      plan = entry->plan.get();
+    } else {
+      // A default stream without a current context: the device's primary one.
+      SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id, context == nullptr
+                                                             ? internals->context(planner.sealed())
+                                                             : cuda::identify(api, context));
+      key.context = id.id;
+      SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
+      Result<PlanPointer> planned = planner.plan_for_stream(op, key, id, handle);
+      if (!planned.ok()) return state->noted(planned.status());
+      made = *std::move(planned);
+      plan = made.get();
+    }
+    if (current == plan->context.context) return plan->launch<Op>(args, workspace, handle);
+    SCANJIT_ASSIGN_OR_RETURN(const auto scope,
+                             cuda::ScopedContext::enter(api, plan->context.context));
+    return plan->launch<Op>(args, workspace, handle);
+  }
+
+  template <class Op>
+  std::vector<PrewarmItem> prewarm(const std::vector<typename Op::Problem>& problems) {
+    if (state->usable().ok()) {
+      std::vector<OpPointer> ops;
+      for (const auto& problem : problems) {
+        if (auto op = Op::make(problem); op.ok()) ops.push_back(*std::move(op));
+      }
+      // What goes wrong here goes wrong again below, and is told there.
+      if (const auto context = internals->context(planner.sealed()); context.ok())
+        static_cast<void>(planner.compile_ahead(ops, *context));
+    }
+    std::vector<PrewarmItem> items;
+    for (const auto& problem : problems) {
+      const Result<Plan> made = guard([&] { return plan<Op>(problem, Planner::Timing::kInCall); });
+      items.push_back({made.status(), made.ok() ? made->why() : Why{}});
+    }
+    return items;
+  }
+
+  template <class Op>
+  Result<Why> why(const typename Op::Problem& problem) {
+    SCANJIT_TRY(state->usable());
+    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext current,
+                             cuda::current_context(internals->api()));
+    const ops::ProblemWords words = Op::words(problem);
+    if (current == nullptr) return planner.why(op, words, nullptr);
+    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context,
+                             cuda::identify(internals->api(), current));
+    return planner.why(op, words, &context);
   }
 
   /// In a forked child neither locks nor the driver can be trusted.
@@ -137,103 +217,77 @@ namespace {
 
 Status moved_from() { return invalid_argument("the engine was moved away"); }
 
-}  // namespace
-
-Result<Plan> Engine::plan(const GatedDeltaHProblem& problem) {
+// What each op's entry points have in common; `impl` is null once the engine was moved away.
+template <class Op>
+Result<Plan> plan_of(Engine::Impl* impl, const typename Op::Problem& problem) {
   return guard([&]() -> Result<Plan> {
-    if (!impl_) return moved_from();
-    return impl_->plan(problem, impl_->timing());
+    if (impl == nullptr) return moved_from();
+    return impl->plan<Op>(problem, impl->timing());
   });
 }
 
-Result<Plan> Engine::plan_with(const GatedDeltaHProblem& problem, const Config& config) {
+template <class Op>
+Result<Plan> plan_with_of(Engine::Impl* impl, const typename Op::Problem& problem,
+                          const Config& config) {
   return guard([&]() -> Result<Plan> {
-    if (!impl_) return moved_from();
-    SCANJIT_TRY(impl_->state->usable());
-    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context,
-                             impl_->internals->context(impl_->planner.sealed()));
-    Result<PlanPointer> plan = impl_->planner.plan_with(
-        op, {ops::GatedDeltaH::words(problem), context.id}, context, config);
-    if (!plan.ok()) return impl_->state->noted(plan.status());
-    return Plan(*std::move(plan));
+    if (impl == nullptr) return moved_from();
+    return impl->plan_with<Op>(problem, config);
   });
 }
 
-Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
-                             Workspace workspace, Stream stream) {
+template <class Op>
+Status run_of(Engine::Impl* impl, const typename Op::Problem& problem,
+              const typename Op::Args& args, Workspace workspace, Stream stream) {
   return guard([&]() -> Status {
-    if (!impl_) return moved_from();
-    SCANJIT_TRY(impl_->state->usable());
-    const cuda::DriverApi& api = impl_->internals->api();
-    const auto handle = static_cast<cuda::CUstream>(stream);
-    cuda::CUcontext current = nullptr;
-    SCANJIT_TRY(cuda::check(api, api.cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext context, cuda::stream_context(api, handle));
-    PlanKey key{ops::GatedDeltaH::words(problem), 0};
-    if (context != nullptr)
-      SCANJIT_TRY(cuda::check(api, api.cuCtxGetId(context, &key.context), "cuCtxGetId"));
-    PlanPointer made;  // alive until the launch is made
-    const Plan::Impl* plan = nullptr;
-    if (const PlanTable::Entry* entry = impl_->planner.find(key)) {
-      impl_->lookups.raise();
-      plan = entry->plan.get();
-    } else {
-      // A default stream without a current context: the device's primary one.
-      SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId id,
-                               context == nullptr
-                                   ? impl_->internals->context(impl_->planner.sealed())
-                                   : cuda::identify(api, context));
-      key.context = id.id;
-      SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-      Result<PlanPointer> planned = impl_->planner.plan_for_stream(op, key, id, handle);
-      if (!planned.ok()) return impl_->state->noted(planned.status());
-      made = *std::move(planned);
-      plan = made.get();
-    }
-    if (current == plan->context.context) return plan->launch(args, workspace, handle);
-    SCANJIT_ASSIGN_OR_RETURN(const auto scope,
-                             cuda::ScopedContext::enter(api, plan->context.context));
-    return plan->launch(args, workspace, handle);
+    if (impl == nullptr) return moved_from();
+    return impl->run<Op>(problem, args, workspace, stream);
   });
 }
 
-std::vector<PrewarmItem> Engine::prewarm(const std::vector<GatedDeltaHProblem>& problems) {
+template <class Op>
+std::vector<PrewarmItem> prewarm_of(Engine::Impl* impl,
+                                    const std::vector<typename Op::Problem>& problems) {
   std::vector<PrewarmItem> items;
   static_cast<void>(guard([&]() -> Status {
-    if (impl_ && impl_->state->usable().ok()) {
-      std::vector<OpPointer> ops;
-      for (const GatedDeltaHProblem& problem : problems) {
-        if (auto op = ops::GatedDeltaH::make(problem); op.ok()) ops.push_back(*std::move(op));
-      }
-      // What goes wrong here goes wrong again below, and is told there.
-      if (const auto context = impl_->internals->context(impl_->planner.sealed()); context.ok())
-        static_cast<void>(impl_->planner.compile_ahead(ops, *context));
-    }
-    for (const GatedDeltaHProblem& problem : problems) {
-      const Result<Plan> made = guard([&]() -> Result<Plan> {
-        if (!impl_) return moved_from();
-        return impl_->plan(problem, Planner::Timing::kInCall);
-      });
-      items.push_back({made.status(), made.ok() ? made->why() : Why{}});
+    if (impl == nullptr) {
+      items.assign(problems.size(), {moved_from(), {}});
+    } else {
+      items = impl->prewarm<Op>(problems);
     }
     return {};
   }));
   return items;
 }
 
-Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
+template <class Op>
+Result<Why> why_for(Engine::Impl* impl, const typename Op::Problem& problem) {
   return guard([&]() -> Result<Why> {
-    if (!impl_) return moved_from();
-    SCANJIT_TRY(impl_->state->usable());
-    const cuda::DriverApi& api = impl_->internals->api();
-    SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, ops::GatedDeltaH::make(problem));
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::CUcontext current, cuda::current_context(api));
-    const ops::ProblemWords words = ops::GatedDeltaH::words(problem);
-    if (current == nullptr) return impl_->planner.why(op, words, nullptr);
-    SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(api, current));
-    return impl_->planner.why(op, words, &context);
+    if (impl == nullptr) return moved_from();
+    return impl->why<Op>(problem);
   });
+}
+
+}  // namespace
+
+Result<Plan> Engine::plan(const GatedDeltaHProblem& problem) {
+  return plan_of<ops::GatedDeltaH>(impl_.get(), problem);
+}
+
+Result<Plan> Engine::plan_with(const GatedDeltaHProblem& problem, const Config& config) {
+  return plan_with_of<ops::GatedDeltaH>(impl_.get(), problem, config);
+}
+
+Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
+                             Workspace workspace, Stream stream) {
+  return run_of<ops::GatedDeltaH>(impl_.get(), problem, args, workspace, stream);
+}
+
+std::vector<PrewarmItem> Engine::prewarm(const std::vector<GatedDeltaHProblem>& problems) {
+  return prewarm_of<ops::GatedDeltaH>(impl_.get(), problems);
+}
+
+Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
+  return why_for<ops::GatedDeltaH>(impl_.get(), problem);
 }
 
 void Engine::close() {

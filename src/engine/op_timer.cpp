@@ -164,7 +164,7 @@ Status OpTimer::State::prepare_memory(const cuda::ContextId& id) {
   tensors = timed->tensors();
   const std::int64_t chunks = problem->key_query().chunks, longer = timed->key_query().chunks;
   if (chunks > longer && longer > 1) {
-    std::int64_t bytes = timed->workspace_bytes();
+    std::int64_t bytes = timed->workspace_bound();
     for (const ops::Tensor& tensor : tensors) bytes += tensor.bytes;
     shorter = timed->for_timing(bytes / 2);
     if (shorter && shorter->key_query().chunks < longer) {
@@ -204,8 +204,8 @@ Status OpTimer::State::prepare_memory(const cuda::ContextId& id) {
       }
       set.tensor[tensor.number] = as_pointer(*address);
     }
-    if (status.ok() && timed->workspace_bytes() > 0) {
-      const Result<cuda::CUdeviceptr> address = take(timed->workspace_bytes());
+    if (status.ok() && timed->workspace_bound() > 0) {
+      const Result<cuda::CUdeviceptr> address = take(timed->workspace_bound());
       if (address.ok()) set.workspace = as_pointer(*address);
       status = address.status();
     }

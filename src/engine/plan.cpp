@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/guard.hpp"
+#include "ops/gated_delta_h.hpp"
 
 namespace scanjit::engine {
 
@@ -32,7 +33,8 @@ Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& st
                      static_cast<unsigned>(stage.grid),
                      static_cast<unsigned>(stage.source.threads),
                      static_cast<unsigned>(stage.source.smem_bytes),
-                     {}};
+                     {},
+                     stage.note};
   for (const ops::TensorMap& map : stage.maps) {
     SCANJIT_ASSIGN_OR_RETURN(
         cuda::AddresslessMap made,
@@ -43,9 +45,9 @@ Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& st
 }
 
 Status fill_launch_params(const cuda::DriverApi& api, const ops::OpProblem& problem,
-                          std::size_t index, const LaunchStage& stage,
-                          const ops::Addresses& addresses, ops::StageParams& params) {
-  problem.fill_params(index, addresses, params);
+                          const LaunchStage& stage, const ops::Addresses& addresses,
+                          ops::StageParams& params) {
+  problem.fill_params(stage.note, addresses, params);
   for (const LaunchStage::Map& map : stage.maps) {
     SCANJIT_TRY(map.map.write(api, addresses.tensor[map.tensor], params.bytes.data() + map.offset));
   }
@@ -57,9 +59,8 @@ Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
                cuda::CUstream stream) {
   ops::StageParams params;
   void* pointers[] = {params.bytes.data()};
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const LaunchStage& stage = stages[i];
-    SCANJIT_TRY(fill_launch_params(api, problem, i, stage, addresses, params));
+  for (const LaunchStage& stage : stages) {
+    SCANJIT_TRY(fill_launch_params(api, problem, stage, addresses, params));
     const cuda::CUlaunchConfig config{stage.grid, 1,       1, stage.threads, 1, 1, stage.smem_bytes,
                                       stream,     nullptr, 0};
     const cuda::CUresult result = api.cuLaunchKernelEx(&config, stage.function, pointers, nullptr);
@@ -94,37 +95,40 @@ Status explained(const cuda::DriverApi& api, const cuda::ContextId& context, cud
 
 }  // namespace
 
-Status Plan::Impl::launch(const GatedDeltaHArgs& args, Workspace workspace,
-                          cuda::CUstream stream) const {
-  SCANJIT_TRY(problem->check_args(args, workspace));
-  if (stages.empty()) return {};
+Status Plan::Impl::other_op(const ops::Op& wanted) const {
+  return invalid_argument(std::string("the plan is of ") + problem->op().name +
+                          ", the arguments are of " + wanted.name);
+}
+
+Status Plan::Impl::enqueue(const ops::Addresses& addresses, cuda::CUstream stream) const {
   state->launches.raise();
-  Status status =
-      engine::enqueue(*api, *problem, stages, ops::GatedDeltaH::addresses(args, workspace), stream);
+  Status status = engine::enqueue(*api, *problem, stages, addresses, stream);
   if (status.ok()) return status;
   return state->noted(explained(*api, context, stream, std::move(status)));
 }
 
-std::int64_t Plan::workspace_bytes() const noexcept {
-  return impl_ ? impl_->problem->workspace_bytes() : 0;
-}
+std::int64_t Plan::workspace_bytes() const noexcept { return impl_ ? impl_->workspace_bytes : 0; }
 
 const Why& Plan::why() const noexcept {
   static const Why none;
   return impl_ ? impl_->why : none;
 }
 
-Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream stream) const {
+namespace {
+
+template <class Op>
+Status launch_plan(const Plan::Impl* plan, const typename Op::Args& args, Workspace workspace,
+                   Stream stream) {
   return guard([&]() -> Status {
-    if (!impl_) return invalid_argument("the plan is empty");
-    const Impl& impl = *impl_;
+    if (plan == nullptr) return invalid_argument("the plan is empty");
+    const Plan::Impl& impl = *plan;
     SCANJIT_TRY(impl.state->usable());
     const auto handle = static_cast<cuda::CUstream>(stream);
     // An id is never used again, so that the current context is the plan's, and alive, if it has
     // it.
     unsigned long long id = 0;
     if (impl.api->cuCtxGetId(nullptr, &id) == cuda::CUDA_SUCCESS && id == impl.context.id)
-      return impl.launch(args, workspace, handle);
+      return impl.launch<Op>(args, workspace, handle);
     if (impl.api->cuCtxGetId(impl.context.context, &id) != cuda::CUDA_SUCCESS ||
         id != impl.context.id) {
       return Status(ErrorCode::kDeviceLost,
@@ -134,8 +138,14 @@ Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream str
     if (owner != nullptr && owner != impl.context.context) return invalid_argument(kForeignStream);
     SCANJIT_ASSIGN_OR_RETURN(const auto scope,
                              cuda::ScopedContext::enter(*impl.api, impl.context.context));
-    return impl.launch(args, workspace, handle);
+    return impl.launch<Op>(args, workspace, handle);
   });
+}
+
+}  // namespace
+
+Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream stream) const {
+  return launch_plan<ops::GatedDeltaH>(impl_.get(), args, workspace, stream);
 }
 
 }  // namespace scanjit

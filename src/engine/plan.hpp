@@ -12,7 +12,6 @@
 #include "engine/fork_guard.hpp"
 #include "engine/kernel_loader.hpp"
 #include "engine/striped_counter.hpp"
-#include "ops/gated_delta_h.hpp"
 #include "ops/op_problem.hpp"
 #include "scanjit/engine.hpp"
 
@@ -49,15 +48,16 @@ struct LaunchStage {
   unsigned threads = 0;
   unsigned smem_bytes = 0;
   std::vector<Map> maps;
+  ops::StageNote note;
 };
 
 /// Errors: kCudaError if the driver refuses a tensor map.
 [[nodiscard]] Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& stage,
                                               cuda::CUfunction function);
-/// All that the kernel of stage `index` is given. Allocates nothing.
+/// All that a stage's kernel is given. Allocates nothing.
 [[nodiscard]] Status fill_launch_params(const cuda::DriverApi& api, const ops::OpProblem& problem,
-                                        std::size_t index, const LaunchStage& stage,
-                                        const ops::Addresses& addresses, ops::StageParams& params);
+                                        const LaunchStage& stage, const ops::Addresses& addresses,
+                                        ops::StageParams& params);
 
 /// Enqueues a problem's stages. The stages' context must be current. Allocates nothing when ok.
 [[nodiscard]] Status enqueue(const cuda::DriverApi& api, const ops::OpProblem& problem,
@@ -71,15 +71,26 @@ namespace scanjit {
 struct Plan::Impl {
   const cuda::DriverApi* api = nullptr;
   cuda::ContextId context;
-  std::shared_ptr<const ops::GatedDeltaH> problem;
+  std::shared_ptr<const ops::OpProblem> problem;
+  std::int64_t workspace_bytes = 0;
   std::vector<engine::LaunchStage> stages;
   Why why;
   std::shared_ptr<engine::SharedState> state;
 
   /// The plan's context must be current and `stream` one of its own: kInvalidArgument if the driver
-  /// says that it is not.
-  [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
-                              cuda::CUstream stream) const;
+  /// says that it is not, or if the plan is of another op.
+  template <class Op>
+  [[nodiscard]] Status launch(const typename Op::Args& args, Workspace workspace,
+                              cuda::CUstream stream) const {
+    if (problem->op().number != Op::kOp.number) return other_op(Op::kOp);
+    const Op& op = static_cast<const Op&>(*problem);
+    SCANJIT_TRY(op.check_args(args, workspace, workspace_bytes));
+    return stages.empty() ? Status() : enqueue(Op::addresses(args, workspace), stream);
+  }
+
+ private:
+  [[nodiscard]] Status other_op(const ops::Op& wanted) const;
+  [[nodiscard]] Status enqueue(const ops::Addresses& addresses, cuda::CUstream stream) const;
 };
 
 using PlanPointer = std::shared_ptr<const Plan::Impl>;

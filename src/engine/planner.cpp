@@ -86,11 +86,13 @@ void Planner::close() {
 // --- assembling ---------------------------------------------------------------------------------
 
 std::shared_ptr<Plan::Impl> Planner::empty_plan(const OpPointer& op, const Choice& choice,
-                                                const cuda::ContextId& context) const {
+                                                const cuda::ContextId& context,
+                                                const ops::DeviceLimits& limits) const {
   auto plan = std::make_shared<Plan::Impl>();
   plan->api = &internals_->api();
   plan->context = context;
   plan->problem = op;
+  plan->workspace_bytes = op->workspace_bytes(choice.config, limits);
   plan->state = state_;
   plan->why = why_of(choice, shape_key(*op).text());
   return plan;
@@ -99,7 +101,7 @@ std::shared_ptr<Plan::Impl> Planner::empty_plan(const OpPointer& op, const Choic
 Result<PlanPointer> Planner::assemble(const OpPointer& op, const Choice& choice,
                                       const cuda::ContextId& context) {
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals_->limits(context));
-  auto plan = empty_plan(op, choice, context);
+  auto plan = empty_plan(op, choice, context, limits);
   for (const ops::Stage& stage : op->stages(choice.config, limits)) {
     SCANJIT_ASSIGN_OR_RETURN(
         const auto kernel,
@@ -313,7 +315,7 @@ Result<PlanPointer> Planner::plan_for_stream(const OpPointer& op, const PlanKey&
 Result<PlanPointer> Planner::loaded_with(const OpPointer& op, const Choice& choice,
                                          const cuda::ContextId& context) const {
   SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals_->limits(context));
-  auto plan = empty_plan(op, choice, context);
+  auto plan = empty_plan(op, choice, context, limits);
   for (const ops::Stage& stage : op->stages(choice.config, limits)) {
     SCANJIT_ASSIGN_OR_RETURN(const std::string source_id,
                              internals_->provider->source_id(stage.source, internals_->facts.arch));

@@ -26,7 +26,7 @@
 
 namespace scanjit::engine {
 
-using OpPointer = std::shared_ptr<const ops::GatedDeltaH>;
+using OpPointer = std::shared_ptr<const ops::OpProblem>;
 
 /// Thread-safe. No lock is held while compiling, loading, timing or reading files.
 class Planner {
@@ -137,7 +137,8 @@ class Planner {
                                   const cuda::ContextId& context) const;
   Result<PlanPointer> forced(const PlanKey& key, const Config* config) const;
   std::shared_ptr<Plan::Impl> empty_plan(const OpPointer& op, const Choice& choice,
-                                         const cuda::ContextId& context) const;
+                                         const cuda::ContextId& context,
+                                         const ops::DeviceLimits& limits) const;
   void keep(const OpPointer& op, const PlanKey& key, const PlanPointer& plan, bool settled);
   void note_miss(const OpPointer& op);
   [[nodiscard]] bool times(const OpPointer& op, const ops::DeviceLimits& limits) const;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/guard.hpp"
+#include "tuning/key_json.hpp"
 
 namespace scanjit::engine {
 namespace {
@@ -17,12 +18,13 @@ Status wrong(const std::string& where, const std::string& what) {
   return corrupt("shortlists: " + where + " " + what);
 }
 
-// An object with exactly these fields.
+// An object with exactly these fields, and perhaps `optional`.
 Status check_fields(const Json& object, const std::string& where,
-                    const std::set<std::string>& names) {
+                    const std::set<std::string>& names, const std::string& optional = {}) {
   if (!object.is_object()) return wrong(where, "is no object");
   for (const auto& [name, value] : object.items()) {
-    if (names.count(name) == 0) return wrong(where, "has an unknown field \"" + name + "\"");
+    if (names.count(name) == 0 && name != optional)
+      return wrong(where, "has an unknown field \"" + name + "\"");
   }
   for (const std::string& name : names) {
     if (!object.contains(name)) return wrong(where, "lacks \"" + name + "\"");
@@ -47,12 +49,15 @@ Result<int> count_field(const Json& object, const std::string& where, const char
 }
 
 Result<Config> config_from(const Json& object, const std::string& where) {
-  SCANJIT_TRY(check_fields(object, where, {"bv", "bk", "stages", "warps"}));
+  SCANJIT_TRY(check_fields(object, where, {"bv", "bk", "stages", "warps"}, "segment_chunks"));
   Config config;
   SCANJIT_ASSIGN_OR_RETURN(config.bv, count_field(object, where, "bv"));
   SCANJIT_ASSIGN_OR_RETURN(config.bk, count_field(object, where, "bk"));
   SCANJIT_ASSIGN_OR_RETURN(config.stages, count_field(object, where, "stages"));
   SCANJIT_ASSIGN_OR_RETURN(config.warps, count_field(object, where, "warps"));
+  if (object.contains("segment_chunks")) {
+    SCANJIT_ASSIGN_OR_RETURN(config.segment_chunks, count_field(object, where, "segment_chunks"));
+  }
   return config;
 }
 
@@ -120,12 +125,8 @@ std::string Shortlists::to_json() const {
     object["arch"] = list.arch;
     object["source_class"] = list.source_class;
     object["configs"] = Ordered::array();
-    for (const Config& config : list.configs) {
-      object["configs"].push_back({{"bv", config.bv},
-                                   {"bk", config.bk},
-                                   {"stages", config.stages},
-                                   {"warps", config.warps}});
-    }
+    for (const Config& config : list.configs)
+      object["configs"].push_back(tuning::config_json(config));
     text += (first ? "\n    " : ",\n    ") + object.dump();
     first = false;
   }

@@ -80,7 +80,11 @@ class KeyTuner {
       // After a fault nothing more is begun: the last step told is the one to blame.
       if (!lost.ok()) return Status(ErrorCode::kCancelled, lost.message());
       report("comparing " + to_string(config));
-      Result<bool> equal = timer.bits_equal(config, candidates_.front());
+      // Configs of another numerics class than the default's are held against the first of theirs.
+      const auto reference = std::find_if(
+          candidates_.begin(), candidates_.end(),
+          [&](const Config& other) { return timer.problem().same_bits(other, config); });
+      Result<bool> equal = timer.bits_equal(config, *reference);
       if (!equal.ok() && equal.status().code() == ErrorCode::kDeviceLost) lost = equal.status();
       return equal;
     };

@@ -14,7 +14,7 @@ namespace {
 
 namespace params = scanjit::gated_delta_h;
 
-constexpr std::int64_t kOpNumber = 1;  // in ProblemWords
+enum StageKind : int { kOffsetsStage, kScanStage };
 constexpr std::int64_t kMaxBlocks = std::numeric_limits<int>::max();
 constexpr std::int64_t kWorkspaceAlignment = 256;
 
@@ -79,7 +79,7 @@ Result<std::shared_ptr<const GatedDeltaH>> GatedDeltaH::make(const GatedDeltaHPr
 }
 
 ProblemWords GatedDeltaH::words(const GatedDeltaHProblem& p) noexcept {
-  std::int64_t bits = kOpNumber;
+  std::int64_t bits = kOp.number;
   int shift = 8;
   const auto add = [&](int value, int width) {
     bits |= static_cast<std::int64_t>(value & ((1 << width) - 1)) << shift;
@@ -123,8 +123,8 @@ tuning::KeyQuery GatedDeltaH::key_query() const {
   const GatedDeltaHProblem& p = problem_;
   tuning::KeyQuery query;
   tuning::ShapeKey& key = query.key;
-  key.kernel = "gated_delta_h";
-  key.kernel_revision = params::kKernelRevision;
+  key.kernel = kOp.name;
+  key.kernel_revision = kRevision;
   key.space = space().hash();
   key.dtype = p.dtype;
   key.K = p.K;
@@ -473,10 +473,10 @@ bool GatedDeltaH::needs_offsets() const noexcept {
 std::vector<Stage> GatedDeltaH::stages(const Config& config, const DeviceLimits& limits) const {
   std::vector<Stage> list;
   if (N_ == 0) return list;
-  if (needs_offsets()) list.push_back({offsets_source(), 1, {}});
+  if (needs_offsets()) list.push_back({offsets_source(), 1, {}, {kOffsetsStage, {}}});
   const std::int64_t items = N_ * problem_.HV * ceil_divide(problem_.V, config.bv);
   if (!by_warpgroups(config, limits)) {
-    list.push_back({scan_source(config, limits), items, {}});
+    list.push_back({scan_source(config, limits), items, {}, {kScanStage, {}}});
     return list;
   }
   // Sequences of one chunk are mostly start and end: as many blocks as run at once take them in
@@ -487,7 +487,7 @@ std::vector<Stage> GatedDeltaH::stages(const Config& config, const DeviceLimits&
                                 (config.bv == 64 && 2 * smem <= limits.smem_per_sm_bytes ? 2 : 1);
   const bool in_turn = !problem_.packed && problem_.T <= problem_.BT;
   const std::int64_t blocks = in_turn ? std::min(items, resident) : items;
-  list.push_back({scan_source(config, limits), blocks, tensor_maps(config)});
+  list.push_back({scan_source(config, limits), blocks, tensor_maps(config), {kScanStage, {}}});
   return list;
 }
 
@@ -498,7 +498,7 @@ std::vector<jit::KernelSource> GatedDeltaH::kernels(const Config& config,
   return list;
 }
 
-std::int64_t GatedDeltaH::workspace_bytes() const noexcept {
+std::int64_t GatedDeltaH::workspace_bound() const noexcept {
   if (!needs_offsets()) return 0;
   const std::int64_t bytes = N_ * (problem_.cu_seqlens_type == IndexType::kInt64 ? 8 : 4);
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -525,12 +525,11 @@ Addresses GatedDeltaH::addresses(const GatedDeltaHArgs& args, Workspace workspac
   return a;
 }
 
-void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses,
+void GatedDeltaH::fill_params(const StageNote& note, const Addresses& addresses,
                               StageParams& out) const noexcept {
   const GatedDeltaHProblem& p = problem_;
   const auto& tensor = addresses.tensor;
-  const bool offsets_stage = needs_offsets();
-  if (offsets_stage && stage == 0) {
+  if (note.kind == kOffsetsStage) {
     const params::OffsetsParams offsets{tensor[kCuSeqlens], addresses.workspace, N_, p.T};
     static_assert(sizeof(offsets) <= sizeof(out.bytes));
     std::memcpy(out.bytes.data(), &offsets, sizeof(offsets));
@@ -545,7 +544,7 @@ void GatedDeltaH::fill_params(std::size_t stage, const Addresses& addresses,
   scan.h0 = static_cast<const float*>(tensor[kH0]);
   scan.h0_indices = tensor[kH0Indices];
   scan.cu_seqlens = tensor[kCuSeqlens];
-  scan.chunk_offsets = offsets_stage ? addresses.workspace : tensor[kChunkOffsets];
+  scan.chunk_offsets = needs_offsets() ? addresses.workspace : tensor[kChunkOffsets];
   scan.ht_indices = tensor[kHtIndices];
   scan.h = tensor[kH];
   scan.v_new = tensor[kVNew];
@@ -579,11 +578,11 @@ Result<std::int64_t> workspace_bound(const GatedDeltaHProblem& problem, std::int
   return guard([&]() -> Result<std::int64_t> {
     SCANJIT_ASSIGN_OR_RETURN(const auto op, ops::GatedDeltaH::make(problem));
     // Every config needs the same.
-    if (op->workspace_bytes() > limit) {
-      return unsupported("the scan needs " + std::to_string(op->workspace_bytes()) +
+    if (op->workspace_bound() > limit) {
+      return unsupported("the scan needs " + std::to_string(op->workspace_bound()) +
                          " bytes of workspace, the limit is " + std::to_string(limit));
     }
-    return op->workspace_bytes();
+    return op->workspace_bound();
   });
 }
 

@@ -5,13 +5,21 @@
 
 #include <memory>
 
+#include "gated_delta_h/gated_delta_h_params.h"
 #include "ops/op_problem.hpp"
 #include "scanjit/gated_delta_h.hpp"
+#include "tuning/record.hpp"
+#include "tuning/shape_map.hpp"
 
 namespace scanjit::ops {
 
 class GatedDeltaH final : public OpProblem {
  public:
+  using Problem = GatedDeltaHProblem;
+  using Args = GatedDeltaHArgs;
+  static constexpr Op kOp = kGatedDeltaH;
+  static constexpr int kRevision = scanjit::gated_delta_h::kKernelRevision;
+
   /// Places of the tensors in Addresses.
   enum TensorNumber : std::size_t {
     kK,
@@ -35,13 +43,21 @@ class GatedDeltaH final : public OpProblem {
   [[nodiscard]] static Result<std::shared_ptr<const GatedDeltaH>> make(
       const GatedDeltaHProblem& problem);
 
+  /// The problem of a shape, and of a key (its source fields decide) at a point of its box; `make`
+  /// checks the rest. Errors: kInvalidArgument.
+  [[nodiscard]] static Result<GatedDeltaHProblem> problem_of(const tuning::Shape& shape);
+  [[nodiscard]] static Result<GatedDeltaHProblem> problem_of(const tuning::ShapeKey& key,
+                                                             const tuning::MeasuredPoint& point);
+
   /// What plans are looked up by. Allocates nothing. Two problems have equal words only if they are
   /// equal, except that all unknown `numerics` look alike (`make` refuses them).
   [[nodiscard]] static ProblemWords words(const GatedDeltaHProblem& problem) noexcept;
 
   /// Checks the addresses of one launch: null, alignment, overlap, host lengths, chunk capacity,
-  /// workspace. Allocates nothing when ok. Errors: kInvalidArgument.
-  [[nodiscard]] Status check_args(const GatedDeltaHArgs& args, Workspace workspace) const;
+  /// workspace, of which the plan needs `workspace_bytes`. Allocates nothing when ok. Errors:
+  /// kInvalidArgument.
+  [[nodiscard]] Status check_args(const GatedDeltaHArgs& args, Workspace workspace,
+                                  std::int64_t workspace_bytes) const;
   [[nodiscard]] static Addresses addresses(const GatedDeltaHArgs& args,
                                            Workspace workspace) noexcept;
 
@@ -62,8 +78,15 @@ class GatedDeltaH final : public OpProblem {
                                           const DeviceLimits& limits) const override;
   [[nodiscard]] std::vector<jit::KernelSource> kernels(const Config& config,
                                                        const DeviceLimits& limits) const override;
-  [[nodiscard]] std::int64_t workspace_bytes() const noexcept override;
-  void fill_params(std::size_t stage, const Addresses& addresses,
+  [[nodiscard]] std::int64_t workspace_bytes(const Config&,
+                                             const DeviceLimits&) const noexcept override {
+    return workspace_bound();
+  }
+  [[nodiscard]] std::int64_t workspace_bound() const noexcept override;
+  [[nodiscard]] bool same_bits(const Config&, const Config&) const noexcept override {
+    return true;
+  }
+  void fill_params(const StageNote& note, const Addresses& addresses,
                    StageParams& params) const noexcept override;
   [[nodiscard]] std::int64_t tokens_per_sequence() const noexcept override;
   [[nodiscard]] std::shared_ptr<const OpProblem> for_timing(std::int64_t max_bytes) const override;
@@ -72,7 +95,7 @@ class GatedDeltaH final : public OpProblem {
   [[nodiscard]] std::int64_t floor_bytes() const noexcept override;
 
  private:
-  explicit GatedDeltaH(const GatedDeltaHProblem& problem) : problem_(problem) {}
+  explicit GatedDeltaH(const GatedDeltaHProblem& problem) : OpProblem(kOp), problem_(problem) {}
   Status check();
   [[nodiscard]] bool needs_offsets() const noexcept;  // the prefix stage runs
   [[nodiscard]] jit::KernelSource scan_source(const Config& config,
@@ -86,7 +109,8 @@ class GatedDeltaH final : public OpProblem {
   /// end to end or exactly in place. Takes a small part of the time of the full check.
   [[nodiscard]] bool plainly_fine(const GatedDeltaHArgs& args) const noexcept;
   Status check_host_lengths(const std::int64_t* lengths) const;
-  Status check_overlaps(const GatedDeltaHArgs& args, Workspace workspace) const;
+  Status check_overlaps(const GatedDeltaHArgs& args, const void* workspace,
+                        std::int64_t workspace_bytes) const;
 
   GatedDeltaHProblem problem_;  // strides, slots and capacity filled in by `check`
   std::int64_t N_ = 0;

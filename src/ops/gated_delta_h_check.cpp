@@ -234,7 +234,7 @@ Status GatedDeltaH::check_host_lengths(const std::int64_t* lengths) const {
 
 bool GatedDeltaH::plainly_fine(const GatedDeltaHArgs& args) const noexcept {
   const GatedDeltaHProblem& p = problem_;
-  if (args.host_cu_seqlens != nullptr || args.status != nullptr || workspace_bytes() != 0 ||
+  if (args.host_cu_seqlens != nullptr || args.status != nullptr || workspace_bound() != 0 ||
       rows_ == 0 || (p.has_h && (capacity_ == 0 || (p.packed && capacity_ < capacity_bound_))))
     return false;
   if ((!p.has_g && args.g != nullptr) || (!p.has_gk && args.gk != nullptr) ||
@@ -305,7 +305,8 @@ bool GatedDeltaH::plainly_fine(const GatedDeltaHArgs& args) const noexcept {
   return wrong == 0;
 }
 
-Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace) const {
+Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace,
+                               std::int64_t workspace_bytes) const {
   const GatedDeltaHProblem& p = problem_;
   if (N_ == 0) return {};
   // What is wrong, or fine on a second look, is found below.
@@ -373,19 +374,19 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace)
         number(capacity_bound_));
   }
 
-  const std::int64_t need = workspace_bytes();
-  if (workspace.bytes < need || (need > 0 && workspace.data == nullptr)) {
+  if (workspace.bytes < workspace_bytes || (workspace_bytes > 0 && workspace.data == nullptr)) {
     return invalid_argument("workspace is " +
                             number(workspace.data == nullptr ? 0 : workspace.bytes) +
-                            " bytes; this problem needs " + number(need));
+                            " bytes; this problem needs " + number(workspace_bytes));
   }
-  if (need > 0 && reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
+  if (workspace_bytes > 0 && reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
     return invalid_argument("workspace is not aligned to 256 bytes");
   }
-  return check_overlaps(args, workspace);
+  return check_overlaps(args, workspace.data, workspace_bytes);
 }
 
-Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, Workspace workspace) const {
+Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, const void* workspace,
+                                   std::int64_t workspace_bytes) const {
   const GatedDeltaHProblem& p = problem_;
   struct Named {
     const char* name = "";
@@ -427,7 +428,7 @@ Status GatedDeltaH::check_overlaps(const GatedDeltaHArgs& args, Workspace worksp
       {"v_new", tokens(args.v_new, p.HV * p.V, p.v_new_stride, 2)},
       {"ht", pool(args.ht, p.has_ht_indices, p.ht_slots, p.ht_slot_stride)},
       {"status", piece(args.status, 4)},
-      {"workspace", piece(workspace.data, workspace_bytes())},
+      {"workspace", piece(workspace, workspace_bytes)},
   }};
 
   const bool v_new_is_u = args.v_new == args.u && p.v_new_stride == p.u_stride;

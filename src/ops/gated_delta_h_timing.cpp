@@ -155,7 +155,7 @@ std::shared_ptr<const OpProblem> GatedDeltaH::for_timing(std::int64_t max_bytes)
     p.T = *T;
     const auto made = make(p);
     if (!made.ok()) return nullptr;
-    std::int64_t bytes = (*made)->workspace_bytes();
+    std::int64_t bytes = (*made)->workspace_bound();
     for (const Tensor& tensor : (*made)->tensors()) {
       const auto rounded = checked_add(tensor.bytes, kTensorAlignment);
       const auto sum = rounded ? checked_add(bytes, *rounded) : std::nullopt;

@@ -21,6 +21,16 @@
 
 namespace scanjit::ops {
 
+/// An op: its number in ProblemWords, which is its own for ever, and its name.
+struct Op {
+  std::int64_t number = 0;
+  const char* name = "";
+};
+inline constexpr Op kGatedDeltaH{1, "gated_delta_h"};
+inline constexpr Op kKdaForward{2, "kda_forward"};
+inline constexpr Op kAbcForward{3, "abc_forward"};
+inline constexpr Op kAbcBackward{4, "abc_backward"};
+
 /// Everything that tells one problem from another, as numbers: what a plan is looked up by.
 struct ProblemWords {
   static constexpr std::size_t kCount = 24;
@@ -41,16 +51,25 @@ struct TensorMap {
   friend bool operator==(const TensorMap&, const TensorMap&) = default;
 };
 
+/// What an op notes of a stage for `fill_params`: which of its kernels it is, and numbers of the
+/// op's own, such as the slice of the problem that it works on.
+struct StageNote {
+  int kind = 0;
+  std::array<std::int64_t, 4> numbers{};
+  friend bool operator==(const StageNote&, const StageNote&) = default;
+};
+
 /// One kernel launch: `grid` blocks on x, `source.threads` threads, `source.smem_bytes` bytes.
 struct Stage {
   jit::KernelSource source;
   std::int64_t grid = 0;
   std::vector<TensorMap> maps;
+  StageNote note;
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
 /// Device addresses of one launch, by the op's own tensor numbers; an absent tensor is null.
-inline constexpr std::size_t kMaxTensors = 16;
+inline constexpr std::size_t kMaxTensors = 24;
 struct Addresses {
   std::array<void*, kMaxTensors> tensor{};
   void* workspace = nullptr;
@@ -75,6 +94,10 @@ struct Tensor {
 class OpProblem {
  public:
   virtual ~OpProblem() = default;
+  OpProblem(const OpProblem&) = delete;
+  OpProblem& operator=(const OpProblem&) = delete;
+
+  [[nodiscard]] const Op& op() const noexcept { return op_; }
 
   [[nodiscard]] virtual tuning::KeyQuery key_query() const = 0;
   [[nodiscard]] virtual const tuning::ConfigSpace& space() const = 0;
@@ -95,10 +118,15 @@ class OpProblem {
   /// Every kernel that any problem of this key may need under this config: what a pack holds.
   [[nodiscard]] virtual std::vector<jit::KernelSource> kernels(
       const Config& config, const DeviceLimits& limits) const = 0;
-  /// Bytes of workspace under any legal config.
-  [[nodiscard]] virtual std::int64_t workspace_bytes() const noexcept = 0;
-  /// The parameters of stage `stage` of `stages`, but for its tensor maps. Allocates nothing.
-  virtual void fill_params(std::size_t stage, const Addresses& addresses,
+  /// Bytes of workspace that the stages of a config that is legal there need.
+  [[nodiscard]] virtual std::int64_t workspace_bytes(const Config& config,
+                                                     const DeviceLimits& limits) const noexcept = 0;
+  /// The most that any config needs which is legal anywhere; independent of tuning.
+  [[nodiscard]] virtual std::int64_t workspace_bound() const noexcept = 0;
+  /// Whether two legal configs are of one numerics class, and so give the same bits.
+  [[nodiscard]] virtual bool same_bits(const Config& a, const Config& b) const noexcept = 0;
+  /// The parameters of a stage of this problem, but for its tensor maps. Allocates nothing.
+  virtual void fill_params(const StageNote& note, const Addresses& addresses,
                            StageParams& params) const noexcept = 0;
 
   /// Tokens of the longest sequence as far as they are known: what the chunk class of `key_query`
@@ -117,6 +145,12 @@ class OpProblem {
   virtual void fill_pattern(std::size_t tensor, unsigned char* host) const = 0;
   /// Bytes that the definition must read and write at least once.
   [[nodiscard]] virtual std::int64_t floor_bytes() const noexcept = 0;
+
+ protected:
+  explicit OpProblem(const Op& op) noexcept : op_(op) {}
+
+ private:
+  Op op_;
 };
 
 /// `legal` of this problem as the tuning folder takes it. Both must outlive the callable.

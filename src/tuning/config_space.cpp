@@ -27,14 +27,16 @@ bool has(const std::vector<int>& values, int value) {
 }  // namespace
 
 std::string ConfigSpace::hash() const {
-  return sha256_hex("bv=" + joined(bv) + " bk=" + joined(bk) + " stages=" + joined(stages) +
-                    " warps=" + joined(warps))
-      .substr(0, 16);
+  std::string text = "bv=" + joined(bv) + " bk=" + joined(bk) + " stages=" + joined(stages) +
+                     " warps=" + joined(warps);
+  if (const std::string segments = joined(segment_chunks); segments != "0")
+    text += " segment_chunks=" + segments;
+  return sha256_hex(text).substr(0, 16);
 }
 
 bool ConfigSpace::contains(const Config& config) const {
   return has(bv, config.bv) && has(bk, config.bk) && has(stages, config.stages) &&
-         has(warps, config.warps);
+         has(warps, config.warps) && has(segment_chunks, config.segment_chunks);
 }
 
 std::vector<Config> ConfigSpace::all() const {
@@ -42,7 +44,10 @@ std::vector<Config> ConfigSpace::all() const {
   for (const int w : std::set<int>(warps.begin(), warps.end())) {
     for (const int s : std::set<int>(stages.begin(), stages.end())) {
       for (const int v : std::set<int>(bv.begin(), bv.end())) {
-        for (const int k : std::set<int>(bk.begin(), bk.end())) configs.push_back({v, k, s, w});
+        for (const int k : std::set<int>(bk.begin(), bk.end())) {
+          for (const int c : std::set<int>(segment_chunks.begin(), segment_chunks.end()))
+            configs.push_back({v, k, s, w, c});
+        }
       }
     }
   }
@@ -50,7 +55,8 @@ std::vector<Config> ConfigSpace::all() const {
 }
 
 bool fewer_resources(const Config& a, const Config& b) noexcept {
-  return std::tie(a.warps, a.stages, a.bv, a.bk) < std::tie(b.warps, b.stages, b.bv, b.bk);
+  return std::tie(a.warps, a.stages, a.bv, a.bk, a.segment_chunks) <
+         std::tie(b.warps, b.stages, b.bv, b.bk, b.segment_chunks);
 }
 
 std::vector<Config> enumerate(const ConfigSpace& space, const Config& default_config,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A config space: the values that bv, bk, stages and warps may take for one kernel, and which of
+/// A config space: the values that the parameters of a Config may take for one op, and which of
 /// their combinations are worth timing. What is legal and what looks fast is the op's knowledge and
 /// comes in as callables, so this folder knows no op.
 /// Pure; thread-compatible values. Nothing here fails except where a Status is returned.
@@ -29,9 +29,10 @@ struct ConfigSpace {
   std::vector<int> bk;
   std::vector<int> stages;
   std::vector<int> warps;
+  std::vector<int> segment_chunks{0};
 
   /// 16 hex digits over the sorted values: another set of values is another space, and the entries
-  /// of one space are never read for another.
+  /// of one space are never read for another. An axis of segment_chunks that is {0} is left out.
   [[nodiscard]] std::string hash() const;
   [[nodiscard]] bool contains(const Config& config) const;
   /// Every combination, in `fewer_resources` order.
@@ -39,7 +40,7 @@ struct ConfigSpace {
 };
 
 /// The fixed order that decides ties: fewer warps, then fewer stages, then a smaller bv, then a
-/// smaller bk. The config that leaves more of the GPU to others comes first.
+/// smaller bk, then fewer segment_chunks. The config that leaves more of the GPU to others comes first.
 [[nodiscard]] bool fewer_resources(const Config& a, const Config& b) noexcept;
 
 /// What to time: `default_config` first, then the legal others in `fewer_resources` order. If more

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The parts of the JSON forms that several files of src/tuning share. Internal to src/tuning.
+/// The parts of the JSON forms that several files share.
 
 #include "tuning/json_reader.hpp"
 #include "tuning/shape_key.hpp"
@@ -13,6 +13,9 @@ inline constexpr std::int64_t kMaxExtent = std::int64_t{1} << 20;
 [[nodiscard]] json::Ordered key_json(const ShapeKey& key);
 [[nodiscard]] ShapeKey read_key(const json::Value& value, const std::string& where,
                                 json::Errors& errors);
+
+/// segment_chunks only where it is not 0.
+[[nodiscard]] json::Ordered config_json(const Config& config);
 
 [[nodiscard]] DType read_dtype(json::Object& object);
 /// A sorted list of words without repetition.

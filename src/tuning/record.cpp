@@ -22,15 +22,6 @@ constexpr std::size_t kMaxDetail = 4096;
 constexpr const char* kReasons[] = {"illegal",    "compile_failed", "launch_failed",
                                     "wrong_bits", "timeout",        "device_fault"};
 
-json::Ordered config_json(const Config& config) {
-  json::Ordered object;
-  object["bv"] = config.bv;
-  object["bk"] = config.bk;
-  object["stages"] = config.stages;
-  object["warps"] = config.warps;
-  return object;
-}
-
 Config read_config(json::Object& parent, const char* name, json::Errors& errors) {
   Config config;
   const json::Value* value = parent.member(name);
@@ -40,6 +31,10 @@ Config read_config(json::Object& parent, const char* name, json::Errors& errors)
   config.bk = static_cast<int>(object.integer("bk", 1, kMaxParameter));
   config.stages = static_cast<int>(object.integer("stages", 1, kMaxParameter));
   config.warps = static_cast<int>(object.integer("warps", 1, kMaxParameter));
+  if (const json::Value* chunks = object.member("segment_chunks", false); chunks != nullptr) {
+    config.segment_chunks = static_cast<int>(
+        json::as_integer(*chunks, object.path("segment_chunks"), 1, kMaxParameter, errors));
+  }
   object.done();
   return config;
 }
@@ -248,6 +243,16 @@ std::string checksum_of(const TunedFile& file) {
 
 }  // namespace
 
+json::Ordered config_json(const Config& config) {
+  json::Ordered object;
+  object["bv"] = config.bv;
+  object["bk"] = config.bk;
+  object["stages"] = config.stages;
+  object["warps"] = config.warps;
+  if (config.segment_chunks != 0) object["segment_chunks"] = config.segment_chunks;
+  return object;
+}
+
 bool GpuFacts::same_model(const GpuFacts& other) const noexcept {
   return compute_major == other.compute_major && compute_minor == other.compute_minor &&
          sm_count == other.sm_count && l2_bytes == other.l2_bytes &&
@@ -296,8 +301,8 @@ Status Record::check() const {
     }
   }
   const auto positive = [](const Config& one) {
-    return std::min({one.bv, one.bk, one.stages, one.warps}) >= 1 &&
-           std::max({one.bv, one.bk, one.stages, one.warps}) <= kMaxParameter;
+    return std::min({one.bv, one.bk, one.stages, one.warps}) >= 1 && one.segment_chunks >= 0 &&
+           std::max({one.bv, one.bk, one.stages, one.warps, one.segment_chunks}) <= kMaxParameter;
   };
   if (!positive(config))
     return corrupt("config is " + to_string(config) + "; each value must be from 1 to 65536");

@@ -72,7 +72,7 @@ TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
   std::int64_t runs = 0, different = 0;
   for (const Config& config : some) {
     const DelayedKernel kernel = must(delayed_kernel(gpu, *op, config));
-    must(engine::fill_launch_params(gpu.api(), *op, 0, kernel.launch,
+    must(engine::fill_launch_params(gpu.api(), *op, kernel.launch,
                                     ops::GatedDeltaH::addresses(tensors.args(), {}), params));
     for (std::int64_t repeat = 0; repeat < repeats; ++repeat) {
       must(tensors.poison_outputs());

@@ -53,9 +53,14 @@ TEST_CASE("a config is spelt in one way, and read in no other", "[cli]") {
   REQUIRE(config.ok());
   CHECK(*config == Config{64, 128, 2, 4});
   CHECK(config_argument(*config) == "bv=64,bk=128,stages=2,warps=4");
-  for (const char* text : {"", "bv", "bv=64", "bv=64,bk=128,stages=2,warps=4,x=1",
-                           "bv=64,bv=64,bk=1,stages=2,warps=4", "bv=0,bk=128,stages=2,warps=4",
-                           "bv=64,bk=128,stages=2,warps=4 ", "bv=0x40,bk=128,stages=2,warps=4"}) {
+  const auto split = parse_config("bv=64,bk=128,stages=2,warps=4,segment_chunks=128");
+  REQUIRE(split.ok());
+  CHECK(*split == Config{64, 128, 2, 4, 128});
+  CHECK(config_argument(*split) == "bv=64,bk=128,stages=2,warps=4,segment_chunks=128");
+  for (const char* text :
+       {"", "bv", "bv=64", "bv=64,bk=128,stages=2,warps=4,x=1", "bv=64,bv=64,bk=1,stages=2,warps=4",
+        "bv=0,bk=128,stages=2,warps=4", "bv=64,bk=128,stages=2,warps=4 ",
+        "bv=64,bk=128,stages=2,warps=4,segment_chunks=0", "bv=0x40,bk=128,stages=2,warps=4"}) {
     INFO(text);
     CHECK_FALSE(parse_config(text).ok());
   }

@@ -64,4 +64,6 @@ TEST_CASE("A Result of an ok Status is an error, and move-only values pass throu
 
 TEST_CASE("A config is written one way everywhere", "[core]") {
   CHECK(scanjit::to_string(scanjit::Config{64, 128, 2, 4}) == "bv=64 bk=128 stages=2 warps=4");
+  CHECK(scanjit::to_string(scanjit::Config{64, 128, 2, 4, 16}) ==
+        "bv=64 bk=128 stages=2 warps=4 segment_chunks=16");
 }

@@ -7,14 +7,17 @@ using engine::Shortlist;
 using engine::Shortlists;
 
 TEST_CASE("shortlists survive a round trip, and the most particular list applies", "[engine]") {
-  const Shortlists lists(
-      {{"gated_delta_h", 2, "sm_90a", "any", {{64, 64, 2, 4}}},
-       {"gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16", {{32, 64, 4, 8}, {64, 128, 2, 4}}}});
+  const Shortlists lists({{"gated_delta_h", 2, "sm_90a", "any", {{64, 64, 2, 4}}},
+                          {"gated_delta_h",
+                           2,
+                           "sm_90a",
+                           "K128-V128-BT64-a16",
+                           {{32, 64, 4, 8}, {64, 128, 2, 4}, {64, 128, 2, 4, 16}}}});
   const auto back = Shortlists::from_json(lists.to_json());
   REQUIRE(back.ok());
   CHECK(back->lists() == lists.lists());
   REQUIRE(back->find("gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16") != nullptr);
-  CHECK(back->find("gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16")->configs.size() == 2);
+  CHECK(back->find("gated_delta_h", 2, "sm_90a", "K128-V128-BT64-a16")->configs.size() == 3);
   CHECK(back->find("gated_delta_h", 2, "sm_90a", "K64-V64-BT16-a2")->configs.size() == 1);
   CHECK(back->find("gated_delta_h", 1, "sm_90a", "any") == nullptr);
   CHECK(back->find("gated_delta_h", 2, "sm_80", "any") == nullptr);
@@ -38,6 +41,8 @@ TEST_CASE("a malformed shortlist is corrupt and says where", "[engine]") {
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1}])"), "warps"},
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 0}])"), "warps"},
       {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1e9}])"), "warps"},
+      {list(good + R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1, "segment_chunks": 0}])"),
+       "segment_chunks"},
       {list(
            good +
            R"([{"bv": 1, "bk": 1, "stages": 1, "warps": 1}, {"bv": 1, "bk": 1, "stages": 1, "warps": 1}])"),

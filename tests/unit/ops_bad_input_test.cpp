@@ -162,9 +162,9 @@ TEST_CASE("bad addresses are refused before a launch", "[ops]") {
     const auto op = made(problem);
     REQUIRE(op != nullptr);
     GatedDeltaHArgs args = far_apart(problem);
-    REQUIRE((problem.chunk_capacity != 0 || op->check_args(args, {}).ok()));
+    REQUIRE((problem.chunk_capacity != 0 || checked(*op, args, {}).ok()));
     row.spoil(args);
-    check_sentence(op->check_args(args, {}), ErrorCode::kInvalidArgument, row.words);
+    check_sentence(checked(*op, args, {}), ErrorCode::kInvalidArgument, row.words);
   }
 }
 
@@ -174,13 +174,13 @@ TEST_CASE("what aliasing allows", "[ops]") {
   GatedDeltaHArgs args = far_apart(problem);
   args.v_new = const_cast<void*>(args.u);
   args.ht = const_cast<float*>(args.h0);
-  CHECK(op->check_args(args, {}).ok());
+  CHECK(checked(*op, args, {}).ok());
 
   // Inputs may overlap inputs.
   args.w = args.k;
   args.u = args.k;
   args.v_new = far_apart(problem).v_new;
-  CHECK(op->check_args(args, {}).ok());
+  CHECK(checked(*op, args, {}).ok());
 
   // k, w, u and v_new as slices of one buffer with one token stride: 2048 + 3 * 4096 elements a
   // token.
@@ -191,9 +191,9 @@ TEST_CASE("what aliasing allows", "[ops]") {
   args.w = base + 2 * 2048;
   args.u = base + 2 * (2048 + 4096);
   args.v_new = base + 2 * (2048 + 2 * 4096);
-  CHECK(fused->check_args(args, {}).ok());
+  CHECK(checked(*fused, args, {}).ok());
   args.v_new = base + 2 * (2048 + 2 * 4096) - 16;
-  CHECK(fused->check_args(args, {}).message().find("v_new overlaps u") != std::string::npos);
+  CHECK(checked(*fused, args, {}).message().find("v_new overlaps u") != std::string::npos);
 
   // A pool updated in place.
   GatedDeltaHProblem pool = layer(4, 1024);
@@ -202,24 +202,24 @@ TEST_CASE("what aliasing allows", "[ops]") {
   args = far_apart(pool);
   args.ht = const_cast<float*>(args.h0);
   args.ht_indices = args.h0_indices;
-  CHECK(made(pool)->check_args(args, {}).ok());
+  CHECK(checked(*made(pool), args, {}).ok());
 }
 
 TEST_CASE("tensors without elements may be null, and no sequences need nothing", "[ops]") {
   const auto none = made(layer(0, 1024));
   REQUIRE(none != nullptr);
-  CHECK(none->check_args({}, {}).ok());
+  CHECK(checked(*none, {}, {}).ok());
   CHECK(none->stages({32, 64, 2, 4}, h200()).empty());
-  CHECK(made(packed_layer(0, 0))->check_args({}, {}).ok());
+  CHECK(checked(*made(packed_layer(0, 0)), {}, {}).ok());
 
   const auto no_tokens = made(layer(4, 0));
   GatedDeltaHArgs args;
   args.h0 = far_apart(layer(4, 0)).h0;
   args.ht = far_apart(layer(4, 0)).ht;
-  CHECK(no_tokens->check_args(args, {}).ok());
+  CHECK(checked(*no_tokens, args, {}).ok());
   CHECK(no_tokens->stages({32, 64, 2, 4}, h200()).size() == 1);
   args.ht = nullptr;
-  CHECK_FALSE(no_tokens->check_args(args, {}).ok());
+  CHECK_FALSE(checked(*no_tokens, args, {}).ok());
 }
 
 TEST_CASE("a host copy of the lengths decides how many chunks are needed", "[ops]") {
@@ -227,12 +227,12 @@ TEST_CASE("a host copy of the lengths decides how many chunks are needed", "[ops
   problem.chunk_capacity = 4;
   const auto op = made(problem);
   GatedDeltaHArgs args = far_apart(problem);
-  CHECK_FALSE(op->check_args(args, {}).ok());  // up to floor((200 + 3*63)/64) = 6
+  CHECK_FALSE(checked(*op, args, {}).ok());  // up to floor((200 + 3*63)/64) = 6
   const std::int64_t four[] = {0, 64, 128, 200}, five[] = {0, 1, 66, 200};
   args.host_cu_seqlens = four;
-  CHECK(op->check_args(args, {}).ok());
+  CHECK(checked(*op, args, {}).ok());
   args.host_cu_seqlens = five;
-  const Status status = op->check_args(args, {});
+  const Status status = checked(*op, args, {});
   CHECK(status.message().find("room for 4 chunks, but host_cu_seqlens makes 6") !=
         std::string::npos);
 }
@@ -253,14 +253,14 @@ TEST_CASE("the workspace is bounded by a pure function and checked", "[ops]") {
   problem.has_h = true;
   const auto op = made(problem);
   const GatedDeltaHArgs args = far_apart(problem);
-  CHECK(op->check_args(args, {}).message().find("workspace is 0 bytes; this problem needs 512") !=
+  CHECK(checked(*op, args, {}).message().find("workspace is 0 bytes; this problem needs 512") !=
         std::string::npos);
-  CHECK_FALSE(op->check_args(args, workspace_of(511)).ok());
-  CHECK(op->check_args(args, workspace_of(512)).ok());
-  CHECK_FALSE(op->check_args(args, {moved(workspace_of(512).data, 64), 512}).ok());
-  CHECK(op->check_args(args, {const_cast<void*>(args.k), 512})
-            .message()
-            .find("workspace overlaps k") != std::string::npos);
+  CHECK_FALSE(checked(*op, args, workspace_of(511)).ok());
+  CHECK(checked(*op, args, workspace_of(512)).ok());
+  CHECK_FALSE(checked(*op, args, {moved(workspace_of(512).data, 64), 512}).ok());
+  CHECK(
+      checked(*op, args, {const_cast<void*>(args.k), 512}).message().find("workspace overlaps k") !=
+      std::string::npos);
 }
 
 TEST_CASE("the quick look at a launch's arguments passes nothing that the full one refuses",
@@ -316,9 +316,9 @@ TEST_CASE("the quick look at a launch's arguments passes nothing that the full o
     args.h = at(p.has_h);
     args.v_new = p.has_v_new && chance(3) ? const_cast<void*>(args.u) : at(p.has_v_new);
     args.ht = p.has_ht && chance(3) ? const_cast<float*>(args.h0) : floats(p.has_ht);
-    const bool quick = op->check_args(args, {}).ok();
+    const bool quick = checked(*op, args, {}).ok();
     args.status = &word;
-    const Status full = op->check_args(args, {});
+    const Status full = checked(*op, args, {});
     INFO("round " << round << ": " << full.to_string());
     CHECK(quick == full.ok());
     ++(full.ok() ? fine : refused);

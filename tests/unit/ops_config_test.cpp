@@ -245,14 +245,16 @@ TEST_CASE("parameters are what the kernel reads", "[ops]") {
   const Workspace workspace = workspace_of(1024);
   const ops::Addresses addresses = ops::GatedDeltaH::addresses(args, workspace);
   ops::StageParams bytes;
-  op->fill_params(0, addresses, bytes);
+  const std::vector<ops::Stage> stages = op->stages({32, 64, 2, 4}, h200());
+  REQUIRE(stages.size() == 2);
+  op->fill_params(stages[0].note, addresses, bytes);
   params::OffsetsParams offsets;
   std::memcpy(&offsets, bytes.bytes.data(), sizeof(offsets));
   CHECK(offsets.cu_seqlens == args.cu_seqlens);
   CHECK(offsets.chunk_offsets == workspace.data);
   CHECK(offsets.N == 65);
   CHECK(offsets.T == 8192);
-  op->fill_params(1, addresses, bytes);
+  op->fill_params(stages[1].note, addresses, bytes);
   params::ScanParams scan;
   std::memcpy(&scan, bytes.bytes.data(), sizeof(scan));
   CHECK(scan.k == args.k);

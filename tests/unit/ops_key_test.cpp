@@ -159,12 +159,12 @@ TEST_CASE("ops by name", "[ops]") {
   shape.HV = 32;
   shape.gate = "g";
   shape.optional = {"h", "h0", "ht", "v_new"};
-  const auto dense = ops::gated_delta_h_problem(shape);
+  const auto dense = ops::problem_of<ops::GatedDeltaH>(shape);
   REQUIRE(dense.ok());
   CHECK(dense->B == 16);
   CHECK(ops::GatedDeltaH::words(*dense) == ops::GatedDeltaH::words(layer(16, 1024)));
   shape.packed = true;
-  const auto packed = ops::gated_delta_h_problem(shape);
+  const auto packed = ops::problem_of<ops::GatedDeltaH>(shape);
   REQUIRE(packed.ok());
   CHECK(packed->T == 16 * 1024);
   CHECK(packed->sequences == 16);

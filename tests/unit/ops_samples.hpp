@@ -35,6 +35,11 @@ inline std::shared_ptr<const ops::GatedDeltaH> made(const GatedDeltaHProblem& pr
   return result.ok() ? *result : nullptr;
 }
 
+inline Status checked(const ops::GatedDeltaH& op, const GatedDeltaHArgs& args,
+                      Workspace workspace) {
+  return op.check_args(args, workspace, op.workspace_bound());
+}
+
 /// Addresses that nothing is read from: every tensor of the problem, 16-byte aligned and far apart.
 inline GatedDeltaHArgs far_apart(const GatedDeltaHProblem& p) {
   const auto at = [](std::uintptr_t place) { return reinterpret_cast<void*>(place << 44); };

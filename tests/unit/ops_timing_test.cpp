@@ -12,7 +12,7 @@ using namespace scanjit::test;
 namespace {
 
 std::int64_t total_bytes(const ops::OpProblem& problem) {
-  std::int64_t bytes = problem.workspace_bytes();
+  std::int64_t bytes = problem.workspace_bound();
   for (const ops::Tensor& tensor : problem.tensors()) bytes += tensor.bytes;
   return bytes;
 }

@@ -29,6 +29,25 @@ TEST_CASE("a space's hash follows its values and nothing else", "[tuning]") {
   REQUIRE(ConfigSpace{{1}, {23}, {1}, {1}}.hash() != ConfigSpace{{12}, {3}, {1}, {1}}.hash());
 }
 
+TEST_CASE("segments are an axis of a space, and left out of the hash of a space without them",
+          "[tuning]") {
+  const ConfigSpace serial = samples::space();
+  ConfigSpace split = serial;
+  split.segment_chunks = {0, 16, 64};
+  CHECK(split.hash() != serial.hash());
+  const std::vector<Config> all = split.all();
+  CHECK(all.size() == 3 * serial.all().size());
+  CHECK(std::is_sorted(all.begin(), all.end(), fewer_resources));
+  Config config = serial.all().front();
+  CHECK(serial.contains(config));
+  config.segment_chunks = 16;
+  CHECK(split.contains(config));
+  CHECK_FALSE(serial.contains(config));
+  // As it was before there were segments: the shipped entries name it.
+  CHECK(ConfigSpace{{16, 32, 64, 128}, {32, 64, 128}, {2, 3, 4, 6}, {1, 2, 4, 8, 12, 16}}.hash() ==
+        "4cef819488e2e699");
+}
+
 TEST_CASE("a space holds exactly its combinations, in the fixed order", "[tuning]") {
   const std::vector<Config> all = samples::space().all();
   REQUIRE(all.size() == 3 * 3 * 2 * 3);

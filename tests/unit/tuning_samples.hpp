@@ -109,6 +109,7 @@ inline Record random_record(std::mt19937_64& random) {
   const double low = real();
   made.us = {low + 1, low, low + real(), static_cast<int>(number(1, 1000))};
   made.regret = real();
+  if (random() % 2 == 0) made.config.segment_chunks = static_cast<int>(number(1, 65536));
   made.default_us = real();
   for (Alternate& alternate : made.alternates) {
     alternate.us = real();

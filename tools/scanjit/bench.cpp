@@ -12,10 +12,12 @@
 #include "flags.hpp"
 #include "gpu.hpp"
 #include "name_values.hpp"
+#include "ops/gated_delta_h.hpp"
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
 #include "picture.hpp"
 #include "terminal.hpp"
+#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -79,7 +81,8 @@ struct Prepared {
 
 Result<Prepared> prepare(Gpu& gpu, const BenchOptions& options, const tuning::Shape& shape) {
   SCANJIT_ASSIGN_OR_RETURN(auto problem, ops::make_problem(shape));
-  SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHProblem asked, ops::gated_delta_h_problem(shape));
+  SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHProblem asked,
+                           ops::problem_of<ops::GatedDeltaH>(shape));
   SCANJIT_ASSIGN_OR_RETURN(Why why, gpu.engine.why(asked));
   engine::OpTimerOptions timer_options;
   SCANJIT_ASSIGN_OR_RETURN(timer_options.scratch_limit, usable_memory(gpu));
@@ -177,11 +180,7 @@ int serve(Session& session, Gpu& gpu, const BenchOptions& options,
     const auto& problem = *ready->problem;
     session.out << dump(
                        {{"ready", shape_json(*shape)},
-                        {"config",
-                         {{"bv", config.bv},
-                          {"bk", config.bk},
-                          {"stages", config.stages},
-                          {"warps", config.warps}}},
+                        {"config", tuning::config_json(config)},
                         {"source", forced ? "forced" : to_string(ready->why.source)},
                         {"kernel_revision", problem.key_query().key.kernel_revision},
                         {"l2", ready->timer.l2()},

@@ -5,13 +5,10 @@
 #include <sstream>
 
 #include "shape_source.hpp"
+#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
-
-Json config_json(const Config& config) {
-  return {{"bv", config.bv}, {"bk", config.bk}, {"stages", config.stages}, {"warps", config.warps}};
-}
 
 const Json* member(const Json& object, const char* name) {
   if (!object.is_object()) return nullptr;
@@ -53,7 +50,7 @@ Json row_json(const BenchRow& row) {
   json["gates"] = "strong";
   json["l2"] = row.l2;
   json["kernel_revision"] = row.kernel_revision;
-  json["config"] = config_json(row.pick().config);
+  json["config"] = tuning::config_json(row.pick().config);
   json["source"] = row.source;
   json["us"] = rounded(row.pick().us);
   json["samples"] = rounded(row.pick().samples);
@@ -65,7 +62,7 @@ Json row_json(const BenchRow& row) {
   if (row.configs.size() > 1) {
     Json list = Json::array();
     for (const ConfigTimes& times : row.configs) {
-      Json one = {{"config", config_json(times.config)}};
+      Json one = {{"config", tuning::config_json(times.config)}};
       if (times.samples.empty()) {
         one["failure"] = times.failure;
       } else {

@@ -19,6 +19,7 @@
 #include "os/posix_file_system.hpp"
 #include "store_check.hpp"
 #include "terminal.hpp"
+#include "tuning/key_json.hpp"
 #include "tuning/tuned_store.hpp"
 
 namespace scanjit::cli {
@@ -51,15 +52,6 @@ bool names_a_file(const CacheOptions& options) {
   if (options.path.empty()) return false;
   const Result<os::FileInfo> info = files().info(options.path);
   return info.ok() && info->type != os::FileType::kDirectory;
-}
-
-Json config_json(const Config& config) {
-  Json json;
-  json["bv"] = config.bv;
-  json["bk"] = config.bk;
-  json["stages"] = config.stages;
-  json["warps"] = config.warps;
-  return json;
 }
 
 Json record_json(const tuning::Record& record) {
@@ -149,7 +141,7 @@ int run_ls(Session& session, const CacheOptions& options) {
       if (item.file && !item.file->entries.empty()) {
         const tuning::Record& record = item.file->entries.front();
         json["key"] = record.key.text();
-        json["config"] = config_json(record.config);
+        json["config"] = tuning::config_json(record.config);
         json["us"] = record.us.median;
         json["partial"] = record.partial;
       }

@@ -14,6 +14,7 @@
 #include "os/cache_directory.hpp"
 #include "os/posix_file_system.hpp"
 #include "terminal.hpp"
+#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -174,10 +175,7 @@ int run_inspect(Session& session, const InspectOptions& options) {
     Json list = Json::array();
     for (const Row& row : rows) {
       Json json;
-      json["config"] = {{"bv", row.config.bv},
-                        {"bk", row.config.bk},
-                        {"stages", row.config.stages},
-                        {"warps", row.config.warps}};
+      json["config"] = tuning::config_json(row.config);
       json["kernel"] = row.stage.source.entry;
       json["template"] = row.stage.source.template_file;
       json["constants"] = constants_json(row.stage.source);

@@ -65,16 +65,19 @@ Result<Config> parse_config(std::string_view text) {
   SCANJIT_ASSIGN_OR_RETURN(const NameValues values, parse_name_values(text));
   Config config;
   for (const auto& [name, value] : values) {
-    int* field = name == "bv"       ? &config.bv
-                 : name == "bk"     ? &config.bk
-                 : name == "stages" ? &config.stages
-                 : name == "warps"  ? &config.warps
-                                    : nullptr;
+    int* field = name == "bv"               ? &config.bv
+                 : name == "bk"             ? &config.bk
+                 : name == "stages"         ? &config.stages
+                 : name == "warps"          ? &config.warps
+                 : name == "segment_chunks" ? &config.segment_chunks
+                                            : nullptr;
     if (field == nullptr) {
       return invalid_argument("a config has no '" + name +
                               "': it is spelt bv=64,bk=128,stages=2,warps=4");
     }
-    SCANJIT_ASSIGN_OR_RETURN(const std::int64_t number, parse_integer(name, value, 1, 1024));
+    SCANJIT_ASSIGN_OR_RETURN(
+        const std::int64_t number,
+        parse_integer(name, value, 1, name == "segment_chunks" ? 65536 : 1024));
     *field = static_cast<int>(number);
   }
   if (config.bv == 0 || config.bk == 0 || config.stages == 0 || config.warps == 0) {
@@ -85,8 +88,9 @@ Result<Config> parse_config(std::string_view text) {
 }
 
 std::string config_argument(const Config& config) {
-  return "bv=" + std::to_string(config.bv) + ",bk=" + std::to_string(config.bk) +
-         ",stages=" + std::to_string(config.stages) + ",warps=" + std::to_string(config.warps);
+  std::string text = to_string(config);
+  std::replace(text.begin(), text.end(), ' ', ',');
+  return text;
 }
 
 Result<Shard> parse_shard(std::string_view text) {

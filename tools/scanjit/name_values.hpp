@@ -21,7 +21,8 @@ using NameValues = std::vector<std::pair<std::string, std::string>>;
 /// Several such words as one list, none twice.
 [[nodiscard]] Result<NameValues> parse_name_values(const std::vector<std::string>& texts);
 
-/// "bv=64,bk=128,stages=2,warps=4": all four, each from 1 to 1024.
+/// "bv=64,bk=128,stages=2,warps=4": all four, each from 1 to 1024; of a split form
+/// ",segment_chunks=16" as well, from 1 to 65536.
 [[nodiscard]] Result<Config> parse_config(std::string_view text);
 /// The spelling that `parse_config` reads.
 [[nodiscard]] std::string config_argument(const Config& config);

@@ -125,7 +125,10 @@ std::vector<Config> configs_by_wins(const std::vector<BenchRow>& rows, std::size
 
 std::string short_config(const Config& config) {
   return "bv " + std::to_string(config.bv) + ", bk " + std::to_string(config.bk) + ", " +
-         std::to_string(config.stages) + " stages, " + std::to_string(config.warps) + " warps";
+         std::to_string(config.stages) + " stages, " + std::to_string(config.warps) + " warps" +
+         (config.segment_chunks == 0
+              ? ""
+              : ", segments of " + std::to_string(config.segment_chunks) + " chunks");
 }
 
 class Drawing {

@@ -17,6 +17,7 @@
 #include "reference/generators.hpp"
 #include "tensor_problem.hpp"
 #include "terminal.hpp"
+#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -33,7 +34,7 @@ int make_example(Session& session, const RunOptions& options) {
   const Result<tuning::Shape> shape =
       parse_shape(options.op, options.shape.empty() ? "N=2,T=200,H=2,HV=4" : options.shape);
   if (!shape.ok()) return session.fail(kExitUsage, shape.status());
-  const Result<GatedDeltaHProblem> problem = ops::gated_delta_h_problem(*shape);
+  const Result<GatedDeltaHProblem> problem = ops::problem_of<ops::GatedDeltaH>(*shape);
   if (!problem.ok()) return session.fail(kExitUsage, problem.status());
   reference::GeneratorOptions generator;
   const Result<reference::GateSet> gates = parse_gates(options.gates);
@@ -196,11 +197,7 @@ int run_run(Session& session, const RunOptions& options) {
                    {"out", options.out},
                    {"outputs", tensor_json(file)},
                    {"status", outputs->status},
-                   {"config",
-                    {{"bv", why.config.bv},
-                     {"bk", why.config.bk},
-                     {"stages", why.config.stages},
-                     {"warps", why.config.warps}}},
+                   {"config", tuning::config_json(why.config)},
                    {"source", to_string(why.source)},
                    {"layer", why.layer},
                    {"binary_from", why.binary_from}};

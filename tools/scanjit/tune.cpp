@@ -26,6 +26,7 @@
 #include "terminal.hpp"
 #include "tune_worker.hpp"
 #include "tuning/journal.hpp"
+#include "tuning/key_json.hpp"
 #include "tuning/regret.hpp"
 
 namespace scanjit::cli {
@@ -462,10 +463,7 @@ int report_keys(Session& session, const TuneOptions& options, const Fleet& fleet
       Json measured = Json::array();
       for (const tuning::MeasuredPoint& point : record.measured_at)
         measured.push_back({{"sequences", point.sequences}, {"tokens", point.tokens}});
-      json["config"] = {{"bv", record.config.bv},
-                        {"bk", record.config.bk},
-                        {"stages", record.config.stages},
-                        {"warps", record.config.warps}};
+      json["config"] = tuning::config_json(record.config);
       json["us"] = record.us.median;
       json["default_us"] = record.default_us;
       json["gain"] = gain;

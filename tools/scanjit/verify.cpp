@@ -76,7 +76,7 @@ Result<std::vector<Case>> make_cases(const VerifyOptions& options) {
   for (const tuning::Shape& shape : shapes) {
     for (const std::string& word : split(options.gates, ',')) {
       Case one;
-      SCANJIT_ASSIGN_OR_RETURN(one.problem, ops::gated_delta_h_problem(shape));
+      SCANJIT_ASSIGN_OR_RETURN(one.problem, ops::problem_of<ops::GatedDeltaH>(shape));
       SCANJIT_ASSIGN_OR_RETURN(one.generator.gates, parse_gates(word));
       one.generator.seed = options.seed;
       one.name = shape_argument(shape) + " gates=" + word + " seed=" + std::to_string(options.seed);

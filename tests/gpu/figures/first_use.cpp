@@ -206,7 +206,7 @@ Status time_look_up(Gpu& gpu, const std::string& cache, Report& report) {
   SCANJIT_ASSIGN_OR_RETURN(const engine::LaunchStage bare_launch,
                            engine::make_launch(gpu.api(), stages[0], kernel->function));
   ops::StageParams params;
-  SCANJIT_TRY(engine::fill_launch_params(gpu.api(), *op, 0, bare_launch,
+  SCANJIT_TRY(engine::fill_launch_params(gpu.api(), *op, bare_launch,
                                          ops::GatedDeltaH::addresses(tensors.args, {}), params));
   void* arguments[] = {params.bytes.data()};
   // In turn, so that a drift of the clock touches all alike.
