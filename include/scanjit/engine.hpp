@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "scanjit/abc.hpp"
 #include "scanjit/gated_delta_h.hpp"
 #include "scanjit/result.hpp"
 #include "scanjit/types.hpp"
@@ -143,6 +144,9 @@ class Plan {
   /// Errors: kInvalidArgument (sentence names the tensor), kCudaError, kDeviceLost.
   [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
                               Stream stream) const;
+  [[nodiscard]] Status launch(const AbcForwardArgs& args, Workspace workspace, Stream stream) const;
+  [[nodiscard]] Status launch(const AbcBackwardArgs& args, Workspace workspace,
+                              Stream stream) const;
 
   struct Impl;
   explicit Plan(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -178,19 +182,31 @@ class Engine {
   /// context if none is current. The first call of a key may compile and time; later ones look it
   /// up. Errors: kInvalidArgument, kUnsupported, kNotFound (kStrict), kCompileFailed, kCudaError.
   [[nodiscard]] Result<Plan> plan(const GatedDeltaHProblem& problem);
+  [[nodiscard]] Result<Plan> plan(const AbcForwardProblem& problem);
+  [[nodiscard]] Result<Plan> plan(const AbcBackwardProblem& problem);
 
   /// The same with a config named by the caller: kUnsupported if it is not legal here.
   [[nodiscard]] Result<Plan> plan_with(const GatedDeltaHProblem& problem, const Config& config);
+  [[nodiscard]] Result<Plan> plan_with(const AbcForwardProblem& problem, const Config& config);
+  [[nodiscard]] Result<Plan> plan_with(const AbcBackwardProblem& problem, const Config& config);
 
   /// `plan` and `Plan::launch` in one step, in the stream's own context.
   [[nodiscard]] Status gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
                                      Workspace workspace, Stream stream);
+  [[nodiscard]] Status abc_forward(const AbcForwardProblem& problem, const AbcForwardArgs& args,
+                                   Workspace workspace, Stream stream);
+  [[nodiscard]] Status abc_backward(const AbcBackwardProblem& problem, const AbcBackwardArgs& args,
+                                    Workspace workspace, Stream stream);
 
   /// Plans every problem now, so that no later call of them compiles or loads.
   [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<GatedDeltaHProblem>& problems);
+  [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<AbcForwardProblem>& problems);
+  [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<AbcBackwardProblem>& problems);
 
   /// Which config a problem would get and why; times and compiles nothing.
   [[nodiscard]] Result<Why> why(const GatedDeltaHProblem& problem);
+  [[nodiscard]] Result<Why> why(const AbcForwardProblem& problem);
+  [[nodiscard]] Result<Why> why(const AbcBackwardProblem& problem);
 
   /// From here on no call compiles, loads, takes device memory or touches a file: waits for what is
   /// being made, then serves what is loaded. A problem without a plan is served by kernels that are

@@ -4,6 +4,8 @@
 #include "engine/internals.hpp"
 #include "engine/planner.hpp"
 #include "engine/thread_plans.hpp"
+#include "ops/abc_backward.hpp"
+#include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
 
 namespace scanjit {
@@ -272,22 +274,54 @@ Result<Why> why_for(Engine::Impl* impl, const typename Op::Problem& problem) {
 Result<Plan> Engine::plan(const GatedDeltaHProblem& problem) {
   return plan_of<ops::GatedDeltaH>(impl_.get(), problem);
 }
+Result<Plan> Engine::plan(const AbcForwardProblem& problem) {
+  return plan_of<ops::AbcForward>(impl_.get(), problem);
+}
+Result<Plan> Engine::plan(const AbcBackwardProblem& problem) {
+  return plan_of<ops::AbcBackward>(impl_.get(), problem);
+}
 
 Result<Plan> Engine::plan_with(const GatedDeltaHProblem& problem, const Config& config) {
   return plan_with_of<ops::GatedDeltaH>(impl_.get(), problem, config);
+}
+Result<Plan> Engine::plan_with(const AbcForwardProblem& problem, const Config& config) {
+  return plan_with_of<ops::AbcForward>(impl_.get(), problem, config);
+}
+Result<Plan> Engine::plan_with(const AbcBackwardProblem& problem, const Config& config) {
+  return plan_with_of<ops::AbcBackward>(impl_.get(), problem, config);
 }
 
 Status Engine::gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
                              Workspace workspace, Stream stream) {
   return run_of<ops::GatedDeltaH>(impl_.get(), problem, args, workspace, stream);
 }
+Status Engine::abc_forward(const AbcForwardProblem& problem, const AbcForwardArgs& args,
+                           Workspace workspace, Stream stream) {
+  return run_of<ops::AbcForward>(impl_.get(), problem, args, workspace, stream);
+}
+Status Engine::abc_backward(const AbcBackwardProblem& problem, const AbcBackwardArgs& args,
+                            Workspace workspace, Stream stream) {
+  return run_of<ops::AbcBackward>(impl_.get(), problem, args, workspace, stream);
+}
 
 std::vector<PrewarmItem> Engine::prewarm(const std::vector<GatedDeltaHProblem>& problems) {
   return prewarm_of<ops::GatedDeltaH>(impl_.get(), problems);
 }
+std::vector<PrewarmItem> Engine::prewarm(const std::vector<AbcForwardProblem>& problems) {
+  return prewarm_of<ops::AbcForward>(impl_.get(), problems);
+}
+std::vector<PrewarmItem> Engine::prewarm(const std::vector<AbcBackwardProblem>& problems) {
+  return prewarm_of<ops::AbcBackward>(impl_.get(), problems);
+}
 
 Result<Why> Engine::why(const GatedDeltaHProblem& problem) {
   return why_for<ops::GatedDeltaH>(impl_.get(), problem);
+}
+Result<Why> Engine::why(const AbcForwardProblem& problem) {
+  return why_for<ops::AbcForward>(impl_.get(), problem);
+}
+Result<Why> Engine::why(const AbcBackwardProblem& problem) {
+  return why_for<ops::AbcBackward>(impl_.get(), problem);
 }
 
 void Engine::close() {

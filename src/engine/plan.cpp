@@ -3,6 +3,8 @@
 #include <string>
 
 #include "core/guard.hpp"
+#include "ops/abc_backward.hpp"
+#include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
 
 namespace scanjit::engine {
@@ -146,6 +148,12 @@ Status launch_plan(const Plan::Impl* plan, const typename Op::Args& args, Worksp
 
 Status Plan::launch(const GatedDeltaHArgs& args, Workspace workspace, Stream stream) const {
   return launch_plan<ops::GatedDeltaH>(impl_.get(), args, workspace, stream);
+}
+Status Plan::launch(const AbcForwardArgs& args, Workspace workspace, Stream stream) const {
+  return launch_plan<ops::AbcForward>(impl_.get(), args, workspace, stream);
+}
+Status Plan::launch(const AbcBackwardArgs& args, Workspace workspace, Stream stream) const {
+  return launch_plan<ops::AbcBackward>(impl_.get(), args, workspace, stream);
 }
 
 }  // namespace scanjit

@@ -1,5 +1,6 @@
 #include "ops/abc_stages.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace scanjit::ops {
@@ -8,8 +9,10 @@ namespace {
 namespace params = scanjit::abc;
 
 constexpr std::int64_t kAlignment = 256;
-// Registers for two blocks a multiprocessor, as long as a thread's share of the slots is small.
+// Two blocks of a chunk's kernel share the registers of a multiprocessor as long as a thread's share
+// of the slots is small, and if sm_90's shared memory holds both. Else one block has them all.
 constexpr int kStepsForTwoBlocks = 4;
+constexpr int kSmemForTwoBlocks = (228 << 10) / 2 - 1024;
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
@@ -56,7 +59,8 @@ AbcStages::AbcStages(const AbcDims& dims, const AbcForm& form)
   place(kFirstDz, heads_ * M * 4, backward_bytes_);
 }
 
-jit::KernelSource AbcStages::kernel(const char* file, const char* entry, const char* traits) const {
+jit::KernelSource AbcStages::kernel(const char* file, const char* entry, const char* traits,
+                                    int stages) const {
   const int steps = slot_steps(dims_.M);
   jit::KernelSource source;
   source.template_file = file;
@@ -67,28 +71,43 @@ jit::KernelSource AbcStages::kernel(const char* file, const char* entry, const c
                       integer("SLOT_STEPS", steps),
                       boolean("EXACT", dims_.M == 16 * steps),
                       integer("SEGMENT_CHUNKS", form_.segment_chunks),
-                      integer("STAGES", form_.stages),
+                      integer("STAGES", stages),
                       boolean("ALIGNED", dims_.aligned)};
   source.threads = params::kThreads;
-  source.min_blocks = steps <= kStepsForTwoBlocks ? 2 : 1;
   return source;
 }
 
 jit::KernelSource AbcStages::chunk_kernel(const char* file, const char* entry, const char* traits,
                                           bool own_s) const {
-  jit::KernelSource source = kernel(file, entry, traits);
+  jit::KernelSource source = kernel(file, entry, traits, form_.stages);
   source.smem_bytes =
       params::chunk_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, form_.stages, own_s);
+  source.min_blocks = two_blocks(source.smem_bytes) ? 2 : 1;
   return source;
 }
 
+int AbcStages::smem_bytes(bool backward) const noexcept {
+  const int steps = slot_steps(dims_.M);
+  return std::max(params::summary_smem_bytes(steps, form_.segment_chunks, summary_stages()),
+                  params::chunk_smem_bytes(steps, form_.segment_chunks, form_.stages, backward));
+}
+
+bool AbcStages::two_blocks(int smem_bytes) const noexcept {
+  return slot_steps(dims_.M) <= kStepsForTwoBlocks && smem_bytes <= kSmemForTwoBlocks;
+}
+
+// Of the ring of the summaries, whose slabs are small: the deeper one is never slower (H200), as
+// long as two blocks fit.
+int AbcStages::summary_stages() const noexcept { return form_.segment_chunks > 2 ? 2 : 3; }
+
 Stage AbcStages::summary(bool backward) const {
   Stage stage;
-  stage.source = kernel("abc/abc_summary.cu", "abc_summary", "AbcSummaryTraits");
+  stage.source = kernel("abc/abc_summary.cu", "abc_summary", "AbcSummaryTraits", summary_stages());
   stage.source.constants.push_back(boolean("BACKWARD", backward));
   stage.source.constants.push_back(integer("SLABS", form_.slabs));
   stage.source.smem_bytes =
-      params::summary_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, form_.stages);
+      params::summary_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, summary_stages());
+  stage.source.min_blocks = two_blocks(stage.source.smem_bytes) ? 2 : 1;
   const int slabs = params::tiles(dims_.K) + params::tiles(dims_.V);
   stage.grid = heads_ * segments_ * params::ceil_div(slabs, form_.slabs);
   return stage;
@@ -96,11 +115,10 @@ Stage AbcStages::summary(bool backward) const {
 
 Stage AbcStages::scan(const char* entry) const {
   Stage stage;
-  stage.source = kernel("abc/abc_scan.cu", entry, "AbcScanTraits");
+  stage.source = kernel("abc/abc_scan.cu", entry, "AbcScanTraits", 0);
   stage.source.constants = {integer("DTYPE", static_cast<int>(dims_.dtype)),
                             integer("SEGMENT_CHUNKS", form_.segment_chunks)};
   stage.source.threads = params::kScanThreads;
-  stage.source.min_blocks = 1;
   stage.grid = heads_ * dims_.M;
   return stage;
 }

@@ -22,7 +22,7 @@ struct AbcDims {
 
 struct AbcForm {
   int segment_chunks = 2;  ///< chunks of 64 tokens between two states; decides the bits
-  int stages = 2;          ///< slabs of 64 columns in shared memory
+  int stages = 2;          ///< slabs of 64 columns that a chunk's kernel has in shared memory
   int slabs = 4;           ///< slabs of the states' columns that one summary block owns
 };
 
@@ -37,6 +37,9 @@ class AbcStages {
   [[nodiscard]] std::vector<Stage> forward() const;
   /// Gradients, after `states` (or with what they have saved).
   [[nodiscard]] std::vector<Stage> backward() const;
+
+  /// Shared memory of a block of the kernel that takes most.
+  [[nodiscard]] int smem_bytes(bool backward) const noexcept;
 
   [[nodiscard]] std::int64_t saved_bytes() const noexcept { return saved_bytes_; }
   /// Beside `saved`. Multiples of 256.
@@ -69,10 +72,13 @@ class AbcStages {
     kFirstDz,
     kRegions,
   };
-  [[nodiscard]] jit::KernelSource kernel(const char* file, const char* entry,
-                                         const char* traits) const;
+  [[nodiscard]] jit::KernelSource kernel(const char* file, const char* entry, const char* traits,
+                                         int stages) const;
   [[nodiscard]] jit::KernelSource chunk_kernel(const char* file, const char* entry,
                                                const char* traits, bool own_s) const;
+  /// Whether two blocks that take so much shared memory each are to share a multiprocessor.
+  [[nodiscard]] bool two_blocks(int smem_bytes) const noexcept;
+  [[nodiscard]] int summary_stages() const noexcept;
   [[nodiscard]] Stage summary(bool backward) const;
   [[nodiscard]] Stage scan(const char* entry) const;
 

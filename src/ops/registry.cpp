@@ -1,5 +1,7 @@
 #include "ops/registry.hpp"
 
+#include "ops/abc_backward.hpp"
+#include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
 
 namespace scanjit::ops {
@@ -27,7 +29,7 @@ constexpr Entry entry() {
           made_of<AnOp, tuning::ShapeKey, tuning::MeasuredPoint>};
 }
 
-constexpr Entry kEntries[] = {entry<GatedDeltaH>()};
+constexpr Entry kEntries[] = {entry<GatedDeltaH>(), entry<AbcForward>(), entry<AbcBackward>()};
 
 Result<const Entry*> find(const std::string& op) {
   std::string known;

@@ -52,6 +52,7 @@ Result<ModelPreset> model_preset_from_json(std::string_view text) {
       shape.HV = layer.integer("HV", 1, kMaxExtent);
       shape.K = layer.integer("K", 1, kMaxExtent);
       shape.V = layer.integer("V", 1, kMaxExtent);
+      if (layer.member("M", false) != nullptr) shape.M = layer.integer("M", 1, kMaxExtent);
       shape.BT = layer.integer("BT", 1, kMaxExtent);
       layer.done();
       preset.layers.push_back(std::move(shape));

@@ -84,10 +84,11 @@ std::string ShapeKey::text() const {
   for (const std::string& name : optional) tensors += (tensors.empty() ? "" : ",") + name;
   return "kernel=" + kernel + " kernel_revision=" + std::to_string(kernel_revision) +
          " space=" + space + " dtype=" + to_string(dtype) + " K=" + std::to_string(K) +
-         " V=" + std::to_string(V) + " BT=" + std::to_string(BT) + " gate=" + gate +
-         " gate_base=" + to_string(gate_base) + " layout=" + to_string(layout) +
-         " optional=" + tensors + " packed=" + (packed ? "true" : "false") + " index=" + index +
-         " pool=" + pool + " alignment=" + std::to_string(alignment) + " numerics=" + numerics +
+         " V=" + std::to_string(V) + (M != 0 ? " M=" + std::to_string(M) : "") +
+         " BT=" + std::to_string(BT) + " gate=" + gate + " gate_base=" + to_string(gate_base) +
+         " layout=" + to_string(layout) + " optional=" + tensors +
+         " packed=" + (packed ? "true" : "false") + " index=" + index + " pool=" + pool +
+         " alignment=" + std::to_string(alignment) + " numerics=" + numerics +
          " H=" + std::to_string(H) + " HV=" + std::to_string(HV) + " chunks=" + to_string(chunks) +
          " sequences=" + to_string(sequences);
 }
@@ -113,6 +114,7 @@ Status ShapeKey::normalise() {
   }
   SCANJIT_TRY(check_size("K", K));
   SCANJIT_TRY(check_size("V", V));
+  if (M != 0) SCANJIT_TRY(check_size("M", M));
   SCANJIT_TRY(check_size("BT", BT));
   SCANJIT_TRY(check_word("gate", gate));
   for (const std::string& name : optional) SCANJIT_TRY(check_word("optional", name));
@@ -143,6 +145,7 @@ json::Ordered key_json(const ShapeKey& key) {
   object["HV"] = key.HV;
   object["K"] = key.K;
   object["V"] = key.V;
+  if (key.M != 0) object["M"] = key.M;
   object["BT"] = key.BT;
   object["gate"] = key.gate;
   object["gate_base"] = to_string(key.gate_base);
@@ -169,6 +172,7 @@ ShapeKey read_key(const json::Value& value, const std::string& where, json::Erro
   key.HV = object.integer("HV", 1, kMaxExtent);
   key.K = object.integer("K", 1, kMaxExtent);
   key.V = object.integer("V", 1, kMaxExtent);
+  if (object.member("M", false) != nullptr) key.M = object.integer("M", 1, kMaxExtent);
   key.BT = object.integer("BT", 1, kMaxExtent);
   key.gate = read_word(object, "gate", errors);
   key.gate_base = object.one_of("gate_base", {"2", "e"}) == "e" ? GateBase::kE : GateBase::kTwo;

@@ -34,6 +34,7 @@ struct ShapeKey {
   DType dtype = DType::kBf16;
   std::int64_t K = 0;
   std::int64_t V = 0;
+  std::int64_t M = 0;  ///< slots; 0: the op has none, and neither text nor JSON shows it
   std::int64_t BT = 0;
   std::string gate = "none";  ///< "none", "g", "gk", "g+gk" (an op may have words of its own)
   GateBase gate_base = GateBase::kTwo;

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxShapes = 100'000;
 /// A shape whose numbers may each stand for several.
 struct Pattern {
   Shape shape;
-  std::vector<std::int64_t> HV, H, K, V, BT, N, T;
+  std::vector<std::int64_t> HV, H, K, V, M, BT, N, T;
 };
 
 void read_numbers(json::Object& object, const char* name, std::int64_t high,
@@ -44,6 +44,7 @@ void read_pattern(const json::Value& value, const std::string& where, Pattern& p
   read_numbers(object, "H", kMaxExtent, pattern.H, errors);
   read_numbers(object, "K", kMaxExtent, pattern.K, errors);
   read_numbers(object, "V", kMaxExtent, pattern.V, errors);
+  read_numbers(object, "M", kMaxExtent, pattern.M, errors);
   read_numbers(object, "BT", kMaxExtent, pattern.BT, errors);
   read_numbers(object, "N", kMaxTokens, pattern.N, errors);
   read_numbers(object, "T", kMaxTokens, pattern.T, errors);
@@ -56,17 +57,20 @@ void expand_into(std::vector<Shape>& shapes, const Pattern& pattern) {
     for (const std::int64_t H : pattern.H) {
       for (const std::int64_t K : pattern.K) {
         for (const std::int64_t V : pattern.V) {
-          for (const std::int64_t BT : pattern.BT) {
-            for (const std::int64_t N : pattern.N) {
-              for (const std::int64_t T : pattern.T) {
-                shape.HV = HV;
-                shape.H = H;
-                shape.K = K;
-                shape.V = V;
-                shape.BT = BT;
-                shape.N = N;
-                shape.T = T;
-                shapes.push_back(shape);
+          for (const std::int64_t M : pattern.M) {
+            for (const std::int64_t BT : pattern.BT) {
+              for (const std::int64_t N : pattern.N) {
+                for (const std::int64_t T : pattern.T) {
+                  shape.HV = HV;
+                  shape.H = H;
+                  shape.K = K;
+                  shape.V = V;
+                  shape.M = M;
+                  shape.BT = BT;
+                  shape.N = N;
+                  shape.T = T;
+                  shapes.push_back(shape);
+                }
               }
             }
           }
@@ -100,8 +104,9 @@ std::string Shape::text() const {
   for (const std::string& name : optional) tensors += (tensors.empty() ? "" : ",") + name;
   return op + " N=" + std::to_string(N) + " T=" + std::to_string(T) + " H=" + std::to_string(H) +
          " HV=" + std::to_string(HV) + " K=" + std::to_string(K) + " V=" + std::to_string(V) +
-         " BT=" + std::to_string(BT) + " dtype=" + to_string(dtype) + " gate=" + gate +
-         " optional=" + tensors + " packed=" + (packed ? "true" : "false");
+         (M != 0 ? " M=" + std::to_string(M) : "") + " BT=" + std::to_string(BT) +
+         " dtype=" + to_string(dtype) + " gate=" + gate + " optional=" + tensors +
+         " packed=" + (packed ? "true" : "false");
 }
 
 Result<ShapeMap> shape_map_from_json(std::string_view text) {
@@ -115,6 +120,7 @@ Result<ShapeMap> shape_map_from_json(std::string_view text) {
     Pattern common;
     common.K = {common.shape.K};
     common.V = {common.shape.V};
+    common.M = {common.shape.M};
     common.BT = {common.shape.BT};
     if (const json::Value* shared = object.member("common", /*required=*/false)) {
       read_pattern(*shared, "common", common, errors);
@@ -132,8 +138,8 @@ Result<ShapeMap> shape_map_from_json(std::string_view text) {
         if (numbers->empty()) errors.add(where + "." + name, "is missing, and \"common\" has none");
       }
       std::size_t count = 1;
-      for (const auto* numbers :
-           {&pattern.HV, &pattern.H, &pattern.K, &pattern.V, &pattern.BT, &pattern.N, &pattern.T}) {
+      for (const auto* numbers : {&pattern.HV, &pattern.H, &pattern.K, &pattern.V, &pattern.M,
+                                  &pattern.BT, &pattern.N, &pattern.T}) {
         count = std::min(kMaxShapes + 1, count * std::max<std::size_t>(1, numbers->size()));
       }
       if (map.shapes.size() + count > kMaxShapes)

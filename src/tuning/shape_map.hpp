@@ -23,6 +23,7 @@ struct Shape {
   std::int64_t HV = 0;
   std::int64_t K = 128;
   std::int64_t V = 128;
+  std::int64_t M = 0;  ///< slots; 0: the op has none
   std::int64_t BT = 64;
   DType dtype = DType::kBf16;
   std::string gate = "none";          ///< as ShapeKey::gate
@@ -39,8 +40,8 @@ struct ShapeMap {
 };
 
 /// A shape file: shared fields ("common") and a list of shapes that add to or replace them. A
-/// number given as a list stands for each of its values: HV varies slowest, then H, K, V, BT, N,
-/// and T fastest. Errors: kCorrupt, the sentence names the shape and field.
+/// number given as a list stands for each of its values: HV varies slowest, then H, K, V, M, BT,
+/// N, and T fastest. Errors: kCorrupt, the sentence names the shape and field.
 [[nodiscard]] Result<ShapeMap> shape_map_from_json(std::string_view text);
 
 }  // namespace scanjit::tuning

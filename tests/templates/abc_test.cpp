@@ -1,9 +1,13 @@
-// ABC's templates: each architecture that we name compiles all of them, aligned and not.
+// ABC's templates: each architecture that we name compiles all of them, aligned and not, and spills
+// stay where they are known to be.
 
-#include "abc/abc_params.h"
+#include <algorithm>
+
 #include "cuda/device_facts.hpp"
 #include "fixture.hpp"
 #include "jit/kernel_provider.hpp"
+#include "ops/abc_backward.hpp"
+#include "ops/abc_forward.hpp"
 #include "os/posix_file_system.hpp"
 #include "support/catch.hpp"
 
@@ -15,52 +19,31 @@ namespace {
 
 struct Form {
   DType dtype;
-  int slot_steps, segment_chunks, stages;
-  bool exact, aligned;
+  std::int64_t M;
+  bool aligned;
+  Config config;
+  // Bytes that the keys' kernel stores to local memory, and any other.
+  int keys_spill, other_spill;
 };
 
-Constant integer(const char* name, std::int64_t value) {
-  return {name, Constant::Type::kInt, value};
-}
-Constant boolean(const char* name, bool value) {
-  return {name, Constant::Type::kBool, value ? 1 : 0};
-}
-
+// Of both directions, what forward saves computed again.
 std::vector<KernelSource> kernels(const Form& form) {
-  const auto kernel = [&](const char* file, const char* entry, const char* traits, bool own_s) {
-    KernelSource source;
-    source.template_file = file;
-    source.entry = entry;
-    source.traits = traits;
-    source.params_type = "scanjit::abc::AbcParams";
-    source.constants = {integer("DTYPE", static_cast<int>(form.dtype)),
-                        integer("SLOT_STEPS", form.slot_steps),
-                        boolean("EXACT", form.exact),
-                        integer("SEGMENT_CHUNKS", form.segment_chunks),
-                        integer("STAGES", form.stages),
-                        boolean("ALIGNED", form.aligned)};
-    const bool scan = std::string(file) == "abc/abc_scan.cu";
-    const bool summary = std::string(file) == "abc/abc_summary.cu";
-    source.threads = scan ? abc::kScanThreads : abc::kThreads;
-    source.min_blocks = scan || form.slot_steps > 4 ? 1 : 2;
-    source.smem_bytes =
-        scan      ? 0
-        : summary ? abc::summary_smem_bytes(form.slot_steps, form.segment_chunks, form.stages)
-                  : abc::chunk_smem_bytes(form.slot_steps, form.segment_chunks, form.stages, own_s);
-    return source;
-  };
-  std::vector<KernelSource> all = {
-      kernel("abc/abc_scan.cu", "abc_scan", "AbcScanTraits", false),
-      kernel("abc/abc_scan.cu", "abc_scan_back", "AbcScanTraits", false),
-      kernel("abc/abc_forward.cu", "abc_forward", "AbcForwardTraits", false),
-      kernel("abc/abc_backward.cu", "abc_backward_rows", "AbcBackwardRowsTraits", false),
-      kernel("abc/abc_backward.cu", "abc_backward_keys", "AbcBackwardKeysTraits", true)};
-  for (const bool backward : {false, true}) {
-    all.push_back(kernel("abc/abc_summary.cu", "abc_summary", "AbcSummaryTraits", false));
-    all.back().constants.push_back(boolean("BACKWARD", backward));
-    all.back().constants.push_back(integer("SLABS", 4));
+  AbcProblem sizes;
+  sizes.dtype = form.dtype;
+  sizes.T = 1024;
+  sizes.H = 4;
+  sizes.M = form.M;
+  sizes.aligned16 = form.aligned;
+  sizes.numerics = "any";
+  AbcForwardProblem forward;
+  AbcBackwardProblem backward;
+  static_cast<AbcProblem&>(forward) = static_cast<AbcProblem&>(backward) = sizes;
+  std::vector<KernelSource> list = (*ops::AbcForward::make(forward))->kernels(form.config, {});
+  for (KernelSource& source : (*ops::AbcBackward::make(backward))->kernels(form.config, {})) {
+    if (std::find(list.begin(), list.end(), source) == list.end())
+      list.push_back(std::move(source));
   }
-  return all;
+  return list;
 }
 
 }  // namespace
@@ -71,17 +54,29 @@ TEST_CASE("ABC's kernels compile for every architecture that we name", "[templat
   options.environment = read_environment();
   const auto provider = KernelProvider::create(options, os::posix_file_system());
   REQUIRE(provider.ok());
-  const Form usual{DType::kBf16, 4, 2, 2, true, true}, odd{DType::kF16, 6, 1, 3, false, false};
-  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {9, 0}, {10, 0}, {12, 0}}) {
-    // The general path once; it is the same source everywhere.
-    for (const Form& form : {usual, odd}) {
-      if (!form.aligned && major != 9) continue;
-      for (const auto& binary :
-           (*provider)->get_all(kernels(form), cuda::arch_name(major, minor))) {
-        INFO("cc " << major << "." << minor << ": " << binary.status().to_string());
-        REQUIRE(binary.ok());
+  const Form usual{DType::kBf16, 64, true, {384, 64, 2, 8, 2}, 600, 32},
+      alone{DType::kBf16, 64, true, {256, 64, 3, 8, 2}, 0, 0},
+      longer{DType::kF16, 64, true, {64, 64, 2, 8, 4}, 0, 0},
+      shorter{DType::kBf16, 64, true, {768, 64, 3, 8, 1}, 300, 32},
+      odd{DType::kF16, 85, false, {384, 64, 3, 8, 1}, 128, 64};
+  for (const auto& [major, minor] : {std::pair{9, 0}, {8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
+    // Other forms once; they are the same source everywhere.
+    for (const Form& form : {usual, alone, longer, shorter, odd}) {
+      if (major != 9 && !(form.config == usual.config)) continue;
+      const std::vector<KernelSource> sources = kernels(form);
+      CHECK(sources.size() == 7);
+      const auto binaries = (*provider)->get_all(sources, cuda::arch_name(major, minor));
+      for (std::size_t i = 0; i < binaries.size(); ++i) {
+        INFO(sources[i].entry << " " << to_string(form.config) << " M " << form.M << " cc " << major
+                              << "." << minor << ": " << binaries[i].status().to_string());
+        REQUIRE(binaries[i].ok());
+        const KernelResources& resources = binaries[i]->resources;
         // As many registers as the launch bounds leave.
-        CHECK(binary->resources.registers <= (form.slot_steps > 4 ? 255 : 128));
+        CHECK(resources.registers <= (sources[i].min_blocks == 2 ? 128 : 255));
+        if (major == 9) {
+          const bool keys = sources[i].entry == "abc_backward_keys";
+          CHECK(resources.spill_stores <= (keys ? form.keys_spill : form.other_spill));
+        }
       }
     }
   }

@@ -1,4 +1,5 @@
 target_sources(scanjit_unit_tests PRIVATE
+  engine_abc_test.cpp
   engine_capture_test.cpp
   engine_context_test.cpp
   engine_first_use_test.cpp

@@ -12,6 +12,7 @@
 #include "engine/first_use.hpp"
 #include "engine/internals.hpp"
 #include "jit/binary_cache.hpp"
+#include "ops_abc_samples.hpp"
 #include "ops_samples.hpp"
 #include "os/memory_file_system.hpp"
 #include "support/catch.hpp"
@@ -74,14 +75,16 @@ class EngineWorld {
   }
 
   /// Machine code of every legal config of a problem.
-  void stock(const GatedDeltaHProblem& problem) {
+  template <class Problem>
+  void stock(const Problem& problem) {
     const auto op = made(problem);
     REQUIRE(op != nullptr);
     for (const Config& config : op->space().all()) {
       if (op->legal(config, limits()).ok()) stock(problem, config);
     }
   }
-  void stock(const GatedDeltaHProblem& problem, const Config& config) {
+  template <class Problem>
+  void stock(const Problem& problem, const Config& config) {
     jit::KernelProviderOptions provider_options;
     const auto provider = jit::KernelProvider::create(provider_options, files);
     REQUIRE(provider.ok());
@@ -105,7 +108,8 @@ class EngineWorld {
   }
 
   /// Launches of `config` take `us`, others 10.
-  void set_time(const GatedDeltaHProblem& problem, const Config& config, double us) {
+  template <class Problem>
+  void set_time(const Problem& problem, const Config& config, double us) {
     const auto source = made(problem)->stages(config, limits()).back().source;
     times_[{static_cast<unsigned>(source.threads), static_cast<unsigned>(source.smem_bytes)}] = us;
     driver.set_launch_time([this](const FakeLaunch& launch) {

@@ -1,5 +1,6 @@
 target_sources(scanjit_unit_tests PRIVATE
   ops_abc_stages_test.cpp
+  ops_abc_test.cpp
   ops_bad_input_test.cpp
   ops_config_test.cpp
   ops_key_test.cpp
