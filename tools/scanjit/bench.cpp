@@ -12,7 +12,6 @@
 #include "flags.hpp"
 #include "gpu.hpp"
 #include "name_values.hpp"
-#include "ops/gated_delta_h.hpp"
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
 #include "picture.hpp"
@@ -81,9 +80,7 @@ struct Prepared {
 
 Result<Prepared> prepare(Gpu& gpu, const BenchOptions& options, const tuning::Shape& shape) {
   SCANJIT_ASSIGN_OR_RETURN(auto problem, ops::make_problem(shape));
-  SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHProblem asked,
-                           ops::problem_of<ops::GatedDeltaH>(shape));
-  SCANJIT_ASSIGN_OR_RETURN(Why why, gpu.engine.why(asked));
+  SCANJIT_ASSIGN_OR_RETURN(Why why, why_of(gpu.engine, shape));
   engine::OpTimerOptions timer_options;
   SCANJIT_ASSIGN_OR_RETURN(timer_options.scratch_limit, usable_memory(gpu));
   SCANJIT_ASSIGN_OR_RETURN(timer_options.l2, parse_l2(options.l2));

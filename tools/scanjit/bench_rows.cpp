@@ -78,18 +78,19 @@ Json row_json(const BenchRow& row) {
 
 std::string csv_of(const std::vector<BenchRow>& rows) {
   std::ostringstream csv;
-  csv << "op,N,T,H,HV,K,V,BT,dtype,gate,packed,l2,bv,bk,stages,warps,us,served,floor_us,peer,peer_"
-         "us\n";
+  csv << "op,N,T,H,HV,K,V,M,BT,dtype,gate,packed,l2,bv,bk,stages,warps,segment_chunks,us,served,"
+         "floor_us,peer,peer_us\n";
   for (const BenchRow& row : rows) {
     const tuning::Shape& s = row.shape;
     for (std::size_t i = 0; i < row.configs.size(); ++i) {
       const ConfigTimes& times = row.configs[i];
       if (times.samples.empty()) continue;
       csv << s.op << ',' << s.N << ',' << s.T << ',' << s.H << ',' << s.HV << ',' << s.K << ','
-          << s.V << ',' << s.BT << ',' << to_string(s.dtype) << ',' << s.gate << ','
+          << s.V << ',' << s.M << ',' << s.BT << ',' << to_string(s.dtype) << ',' << s.gate << ','
           << (s.packed ? 1 : 0) << ',' << row.l2 << ',' << times.config.bv << ',' << times.config.bk
-          << ',' << times.config.stages << ',' << times.config.warps << ',' << times.us << ','
-          << (i == row.served ? 1 : 0) << ',' << row.floor_us << ',';
+          << ',' << times.config.stages << ',' << times.config.warps << ','
+          << times.config.segment_chunks << ',' << times.us << ',' << (i == row.served ? 1 : 0)
+          << ',' << row.floor_us << ',';
       if (row.peer) {
         std::string name = row.peer->name;
         std::replace(name.begin(), name.end(), ',', ' ');
@@ -139,7 +140,7 @@ Result<std::vector<std::pair<tuning::Shape, PeerTime>>> read_peers(std::string_v
 
 bool same_problem(const tuning::Shape& a, const tuning::Shape& b) {
   return a.op == b.op && a.N == b.N && a.T == b.T && a.H == b.H && a.HV == b.HV && a.K == b.K &&
-         a.V == b.V && a.BT == b.BT && a.dtype == b.dtype && a.gate == b.gate &&
+         a.V == b.V && a.M == b.M && a.BT == b.BT && a.dtype == b.dtype && a.gate == b.gate &&
          a.packed == b.packed;
 }
 

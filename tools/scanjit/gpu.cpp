@@ -4,8 +4,27 @@
 
 #include "commit.hpp"
 #include "cuda/memory.hpp"
+#include "ops/abc_backward.hpp"
+#include "ops/abc_forward.hpp"
+#include "ops/gated_delta_h.hpp"
+#include "ops/registry.hpp"
 
 namespace scanjit::cli {
+namespace {
+
+template <class Op>
+Result<Why> why_as(Engine& engine, const tuning::Shape& shape) {
+  SCANJIT_ASSIGN_OR_RETURN(const typename Op::Problem problem, ops::problem_of<Op>(shape));
+  return engine.why(problem);
+}
+
+}  // namespace
+
+Result<Why> why_of(Engine& engine, const tuning::Shape& shape) {
+  if (shape.op == ops::kAbcForward.name) return why_as<ops::AbcForward>(engine, shape);
+  if (shape.op == ops::kAbcBackward.name) return why_as<ops::AbcBackward>(engine, shape);
+  return why_as<ops::GatedDeltaH>(engine, shape);
+}
 
 Result<Gpu> open_gpu(Session& session, EngineOptions options) {
   options.log = session.log_sink();

@@ -8,6 +8,7 @@
 #include "engine/internals.hpp"
 #include "scanjit/engine.hpp"
 #include "session.hpp"
+#include "tuning/shape_map.hpp"
 
 namespace scanjit::cli {
 
@@ -26,6 +27,9 @@ struct Gpu {
 /// `options.log` is set from the session. Errors: kUnsupported (no driver, no device),
 /// kInvalidArgument.
 [[nodiscard]] Result<Gpu> open_gpu(Session& session, EngineOptions options);
+
+/// Which config the engine would serve a shape with. Errors: as Engine::why, and of the shape.
+[[nodiscard]] Result<Why> why_of(Engine& engine, const tuning::Shape& shape);
 
 /// The free device memory less a reserve for what kernels and the driver take: what tools may fill.
 [[nodiscard]] Result<std::int64_t> usable_memory(const Gpu& gpu);

@@ -84,6 +84,29 @@ Result<std::vector<tuning::Shape>> shapes_of_model(const std::string& model, std
                           joined(builtin_models(), ", "));
 }
 
+bool is_abc(const std::string& op) {
+  return op == ops::kAbcForward.name || op == ops::kAbcBackward.name;
+}
+
+// What a shape is where its words do not say.
+tuning::Shape usual_shape(const std::string& op) {
+  tuning::Shape shape;
+  shape.op = op;
+  shape.T = 1024;
+  shape.HV = 0;
+  if (is_abc(op)) {
+    shape.H = 4;
+    shape.K = 256;
+    shape.M = 64;
+    shape.V = 512;
+  } else {
+    shape.H = 16;
+    shape.gate = "g";
+    shape.optional = {"h", "h0", "ht", "v_new"};
+  }
+  return shape;
+}
+
 }  // namespace
 
 Status check_op(const std::string& op) {
@@ -128,13 +151,7 @@ Result<std::vector<tuning::Shape>> load_shapes(const ShapeFlags& flags, const st
 
 Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) {
   SCANJIT_ASSIGN_OR_RETURN(const NameValues values, parse_name_values(text));
-  tuning::Shape shape;
-  shape.op = op;
-  shape.T = 1024;
-  shape.H = 16;
-  shape.HV = 0;
-  shape.gate = "g";
-  shape.optional = {"h", "h0", "ht", "v_new"};
+  tuning::Shape shape = usual_shape(op);
   bool has_h = false;
   for (const auto& [name, value] : values) {
     std::int64_t* count = name == "N"    ? &shape.N
@@ -143,6 +160,7 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
                           : name == "HV" ? &shape.HV
                           : name == "K"  ? &shape.K
                           : name == "V"  ? &shape.V
+                          : name == "M"  ? &shape.M
                           : name == "BT" ? &shape.BT
                                          : nullptr;
     if (count != nullptr) {
@@ -160,11 +178,12 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
     } else if (name == "packed") {
       SCANJIT_ASSIGN_OR_RETURN(shape.packed, parse_bool(name, value));
     } else {
-      return invalid_argument("a shape has no '" + name +
-                              "': it has N, T, H, HV, K, V, BT, dtype, gate, optional and packed");
+      return invalid_argument(
+          "a shape has no '" + name +
+          "': it has N, T, H, HV, K, V, M, BT, dtype, gate, optional and packed");
     }
   }
-  if (shape.HV == 0) shape.HV = has_h ? shape.H : 2 * shape.H;
+  if (shape.HV == 0) shape.HV = has_h || is_abc(op) ? shape.H : 2 * shape.H;
   SCANJIT_TRY(ops::make_problem(shape).status());
   return shape;
 }
@@ -173,6 +192,7 @@ std::string shape_argument(const tuning::Shape& shape) {
   std::string text = "N=" + std::to_string(shape.N) + ",T=" + std::to_string(shape.T) +
                      ",H=" + std::to_string(shape.H) + ",HV=" + std::to_string(shape.HV) +
                      ",K=" + std::to_string(shape.K) + ",V=" + std::to_string(shape.V) +
+                     (shape.M != 0 ? ",M=" + std::to_string(shape.M) : "") +
                      ",BT=" + std::to_string(shape.BT) + ",dtype=" + to_string(shape.dtype) +
                      ",gate=" + shape.gate + ",optional=" + joined(shape.optional, "+");
   if (shape.packed) text += ",packed=true";
@@ -187,6 +207,7 @@ Json shape_json(const tuning::Shape& shape) {
   json["HV"] = shape.HV;
   json["K"] = shape.K;
   json["V"] = shape.V;
+  if (shape.M != 0) json["M"] = shape.M;
   json["BT"] = shape.BT;
   json["dtype"] = to_string(shape.dtype);
   json["gate"] = shape.gate;
