@@ -85,7 +85,7 @@ TEST_CASE("bench times every config and writes the file, the table and the pictu
   CHECK(row["floor_us"].get<double>() > 0);
   CHECK(row["source"] == "heuristic");
   CHECK(nlohmann::json::parse(world.read("b.json")) == json);
-  CHECK(world.read("b.csv").find("gated_delta_h,2,64,1,2,64,64,64,bf16") != std::string::npos);
+  CHECK(world.read("b.csv").find("gated_delta_h,2,64,1,2,64,64,0,64,bf16") != std::string::npos);
   CHECK(world.read("b.svg").rfind("<svg", 0) == 0);
   CHECK(world.read("b.html").rfind("<!doctype html>", 0) == 0);
 
