@@ -73,7 +73,8 @@ struct AbcProblem {
   /// tuner choose, and goes without `saved`.
   std::string numerics = "default";
 
-  /// The most workspace that a config may need, in bytes.
+  /// The most workspace that a config may need, in bytes. Where segments need more, longer ones
+  /// serve if the class allows, else the serial form of "default" and "any".
   std::int64_t workspace_limit = std::numeric_limits<std::int64_t>::max();
 };
 

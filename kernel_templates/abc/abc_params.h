@@ -71,6 +71,11 @@ constexpr int chunk_smem_bytes(int SLOT_STEPS, int SEGMENT_CHUNKS, int STAGES, b
   return smem_bytes(SLOT_STEPS, (SEGMENT_CHUNKS + 1 + (own_s ? 1 : 0)) * slot_tiles(SLOT_STEPS) + 1 +
                                     STAGES * stage_tiles(SLOT_STEPS, SEGMENT_CHUNKS, true));
 }
+// Weights and tokens of a segment's chunks, STAGES segments.
+constexpr int walk_stage_tiles(int SLOT_STEPS, int SEGMENT_CHUNKS) { return SEGMENT_CHUNKS * (slot_tiles(SLOT_STEPS) + 1); }
+constexpr int walk_smem_bytes(int SLOT_STEPS, int SEGMENT_CHUNKS, int STAGES) {
+  return smem_bytes(SLOT_STEPS, STAGES * walk_stage_tiles(SLOT_STEPS, SEGMENT_CHUNKS));
+}
 inline constexpr int kScanThreads = 256;
 
 }  // namespace scanjit::abc

@@ -5,6 +5,8 @@
 //     backward  G after each chunk, G before = sum_t dz_t 2^(z before - z_t) + G 2^(z before - z after);
 //               then dstate[g] = dH;  dH = dH 2^(z before g - z after g) + C[g]
 //
+// Without STATES (the serial form) abc_walk has the states, and only normalisers are scanned.
+//
 // grid      x = (b * H + h) * M + m
 // block     256 threads: 256 chunks or segments at a time for the normalisers, four of the at most 1024
 //           columns of K + V each for states
@@ -119,6 +121,8 @@ __device__ __forceinline__ void abc_scan(const abc::AbcParams& p) {
     __syncthreads();
   }
 
+  if (p.zt && thread == 0) p.zt[slot.head * p.M + slot.m] = carry * 0.6931471805599453f;
+  if constexpr (!Cfg::STATES) return;
   const int column = thread * 4;
   const bool owns = column < slot.columns;
   float4 h = owns ? slot.load(p.hk0, p.hv0, column) : make_float4(0, 0, 0, 0);
@@ -151,7 +155,6 @@ __device__ __forceinline__ void abc_scan(const abc::AbcParams& p) {
     slot.store(p.hkt, p.hvt, column, h);
     *reinterpret_cast<float4*>(p.finals + (slot.head * p.M + slot.m) * slot.columns + column) = h;
   }
-  if (p.zt && thread == 0) p.zt[slot.head * p.M + slot.m] = carry * 0.6931471805599453f;
 }
 
 template <class Cfg>
@@ -195,7 +198,7 @@ __device__ __forceinline__ void abc_scan_back(const abc::AbcParams& p) {
     __syncthreads();
   }
 
-  for (i64 base = 0; base < slot.segments; base += kThreads) {
+  for (i64 base = 0; Cfg::STATES && base < slot.segments; base += kThreads) {
     __syncthreads();
     const i64 mine = slot.segments - 1 - base - thread;
     if (mine >= 0) window[0][thread] = decay(slot.z_state(mine), slot.z_end(mine));
@@ -218,7 +221,8 @@ __device__ __forceinline__ void abc_scan_back(const abc::AbcParams& p) {
   }
   part = 0;
   if (owns) {
-    slot.store(p.dhk0, p.dhv0, column, dh);
+    if constexpr (Cfg::STATES) slot.store(p.dhk0, p.dhv0, column, dh);
+    else dh = slot.load(p.dhk0, p.dhv0, column);
     const float4 h = slot.load(p.hk0, p.hv0, column);
     part = dh.x * h.x + dh.y * h.y + dh.z * h.z + dh.w * h.w;
   }

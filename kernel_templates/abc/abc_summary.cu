@@ -4,7 +4,8 @@
 //     forward   C[m] = sum over tokens of 2^(s_i - lse) (k_i | v_i)      lse: logsumexp of the segment's s
 //     backward  C[m] = sum over tokens of 2^(z - z_t) (scale d_t q_t | a_t do_t)   z before the segment
 //
-// grid      x = ((b * H + h) * NS + segment) * groups + group of SLABS slabs of the K + V columns
+// grid      x = ((b * H + h) * NS + segment) * groups + group of SLABS slabs of the K + V columns; with SLABS
+//           0 one block a segment, which finds the logsumexps and no more
 // block     8 warps: four groups of 16 slots (and 64 more each), two halves of a slab's columns
 // stream    slab by slab, the segment's chunks of k, then of v
 // numerics  f32 accumulators, tokens in order
@@ -44,7 +45,8 @@ __device__ __forceinline__ void abc_summary(const abc::AbcParams& p) {
   using Traits = AbcTraits<Cfg>;
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   const i64 chunks = (p.T + kTile - 1) / kTile, segments = (chunks + Cfg::SEGMENT_CHUNKS - 1) / Cfg::SEGMENT_CHUNKS;
-  const int key_tiles = abc::tiles(p.K), slabs = key_tiles + abc::tiles(p.V), groups = abc::ceil_div(slabs, Cfg::SLABS);
+  const int key_tiles = abc::tiles(p.K), slabs = key_tiles + abc::tiles(p.V);
+  const int groups = Cfg::SLABS == 0 ? 1 : abc::ceil_div(slabs, max(Cfg::SLABS, 1));
   const int key_columns = abc::padded8(p.K), value_columns = abc::padded8(p.V), columns = key_columns + value_columns;
   const int group = static_cast<int>(blockIdx.x % groups);
   const i64 head = blockIdx.x / groups / segments, segment = blockIdx.x / groups % segments;
@@ -128,7 +130,7 @@ __device__ __forceinline__ void abc_summary(const abc::AbcParams& p) {
     }
     if (group == 0)
       for (int m = threadIdx.x; m < p.M; m += abc::kThreads) p.segment_lse[(head * segments + segment) * p.M + m] = slots.at(kState, m);
-    for (int i = 0; i < count; ++i)
+    for (int i = 0; i < count && Cfg::SLABS > 0; ++i)
       share_of_slots<Cfg>(slot_tiles + i * Traits::kSlotTiles * kTileElements, min(rows - i * kTile, kTile), slots, kState);
   }
 

@@ -42,7 +42,11 @@ constexpr NumericsClass kClasses[] = {{"default", AbcOp::kDefaultSegmentChunks},
                                       {"segments1", 1},
                                       {"segments2", 2},
                                       {"segments4", 4}};
-constexpr std::array kSegmentChunks{1, 2, 4};
+constexpr std::array kSegmentChunks{0, 1, 2, 4};
+// Chunks between two states.
+constexpr int length_of(int segment_chunks) {
+  return segment_chunks == 0 ? AbcOp::kDefaultSegmentChunks : segment_chunks;
+}
 
 // Null: there is no such class.
 const NumericsClass* find_class(const std::string& numerics) noexcept {
@@ -178,13 +182,16 @@ const tuning::ConfigSpace& AbcOp::space() const {
 Status AbcOp::legal(const Config& config, const DeviceLimits& limits) const {
   if (!space().contains(config))
     return illegal(config, "it is not in the config space of " + std::string(op().name));
-  if (segment_chunks_ != 0 && config.segment_chunks != segment_chunks_) {
+  if (!in_class(config.segment_chunks)) {
     return illegal(config, "numerics \"" + problem_.numerics +
                                "\" means segment_chunks=" + number(segment_chunks_));
   }
+  if (config.segment_chunks == 0 && config.bv != params::kTile)
+    return illegal(config, "a block of the serial form takes bv=" + number(params::kTile));
   // What would be idle.
   const std::int64_t chunks = ceil_divide(problem_.T, params::kTile);
-  if (segment_chunks_ == 0 && config.segment_chunks > std::max<std::int64_t>(chunks, 1)) {
+  if (segment_chunks_ == 0 &&
+      length_of(config.segment_chunks) > std::max<std::int64_t>(chunks, 1)) {
     return illegal(config, "segments are longer than T = " + number(problem_.T) + ", " +
                                number(chunks) + " chunks");
   }
@@ -213,7 +220,9 @@ Status AbcOp::legal(const Config& config, const DeviceLimits& limits) const {
 }
 
 double AbcOp::score(const Config& config, const DeviceLimits& limits) const {
-  const double L = config.segment_chunks, K = params::tiles(dims_.K), V = params::tiles(dims_.V);
+  const bool serial = config.segment_chunks == 0;
+  const double L = length_of(config.segment_chunks), K = params::tiles(dims_.K),
+               V = params::tiles(dims_.V);
   const double sms = std::max(1, limits.sm_count);
   const double chunks =
       static_cast<double>(problem_.B * problem_.H * ceil_divide(problem_.T, params::kTile));
@@ -225,12 +234,16 @@ double AbcOp::score(const Config& config, const DeviceLimits& limits) const {
   const bool states = !is_backward() || !problem_.has_saved;
   const double slabs = is_backward() ? 4 * K + 3 * V : K + V;
   const double rows = std::max(1.0, chunks / (sms * resident)) * slabs * slab_us;
-  // Summaries out and in, states out; s or its weights again for every group of columns.
+  // Summaries out and in, states out; s or its weights again for every group of columns. The serial
+  // form goes from segment to segment.
   const double groups = std::ceil((K + V) * params::kTile / config.bv);
   const double bytes = chunks / L * dims_.M * (K + V) * params::kTile * 10;
   const double blocks = std::max(1.0, chunks / L * groups / (sms * kResident));
+  const double segments = static_cast<double>(ceil_divide(problem_.T, params::kTile)) / L;
   const double scan =
-      bytes / 4.3e6 + blocks * (3 + 1.5 * L * std::min<double>(config.bv / params::kTile, K + V));
+      serial ? segments * 2
+             : bytes / 4.3e6 +
+                   blocks * (3 + 1.5 * L * std::min<double>(config.bv / params::kTile, K + V));
   return rows + scan * ((states ? 1 : 0) + (is_backward() ? 1 : 0));
 }
 
@@ -241,25 +254,26 @@ Result<Config> AbcOp::heuristic(const DeviceLimits& limits) const {
   const std::int64_t blocks = problem_.B * problem_.H * ceil_divide(problem_.T, params::kTile);
   const bool alone = is_backward() && blocks <= limits.sm_count;
   const int slabs = params::tiles(dims_.K) + params::tiles(dims_.V);
-  Status last;
-  for (const bool as_meant : {true, false}) {
-    for (const int segment_chunks : {2, 1, 4}) {
-      if (segment_chunks_ != 0 && segment_chunks != segment_chunks_) continue;
+  Status refused;
+  for (const int segment_chunks : {2, 1, 4, 0}) {
+    if (!in_class(segment_chunks)) continue;
+    for (const bool as_meant : {true, false}) {
       for (const int stages : {3, 2}) {
         Config config{0, params::kTile, stages, kWarps, segment_chunks};
         const int smem = form(config).smem_bytes(is_backward()) + limits.smem_reserved_bytes;
         if (as_meant && !alone && kResident * smem > limits.smem_per_sm_bytes) continue;
         // Half of the columns a block.
         for (const int bv : kBv) {
-          if (config.bv == 0 || 2 * bv <= (slabs + 1) * params::kTile) config.bv = bv;
+          if (bv == kBv.front() || (segment_chunks != 0 && 2 * bv <= (slabs + 1) * params::kTile))
+            config.bv = bv;
         }
         Status status = legal(config, limits);
         if (status.ok()) return config;
-        last = std::move(status);
+        if (refused.ok()) refused = std::move(status);
       }
     }
   }
-  return last;
+  return refused;
 }
 
 std::string AbcOp::source_class() const {
@@ -268,7 +282,13 @@ std::string AbcOp::source_class() const {
 }
 
 AbcStages AbcOp::form(const Config& config) const {
-  return {dims_, {config.segment_chunks, config.stages, config.bv / params::kTile}};
+  return {dims_,
+          {length_of(config.segment_chunks), config.stages, config.bv / params::kTile,
+           config.segment_chunks == 0}};
+}
+
+bool AbcOp::in_class(int segment_chunks) const noexcept {
+  return segment_chunks_ == 0 || length_of(segment_chunks) == segment_chunks_;
 }
 
 std::vector<Stage> AbcOp::stages(const Config& config, const DeviceLimits&) const {
@@ -302,8 +322,7 @@ std::int64_t AbcOp::workspace_bound() const noexcept {
   std::int64_t most = 0;
   for (const int chunks : kSegmentChunks) {
     const std::int64_t bytes = workspace_bytes(chunks);
-    if ((segment_chunks_ == 0 || segment_chunks_ == chunks) && bytes <= problem_.workspace_limit)
-      most = std::max(most, bytes);
+    if (in_class(chunks) && bytes <= problem_.workspace_limit) most = std::max(most, bytes);
   }
   return most;
 }
@@ -312,7 +331,7 @@ Result<std::int64_t> AbcOp::workspace_bound_under(std::int64_t limit) const {
   limit = std::min(limit, problem_.workspace_limit);
   std::optional<std::int64_t> most, least;
   for (const int chunks : kSegmentChunks) {
-    if (segment_chunks_ != 0 && segment_chunks_ != chunks) continue;
+    if (!in_class(chunks)) continue;
     const std::int64_t bytes = workspace_bytes(chunks);
     least = std::min(least.value_or(bytes), bytes);
     if (bytes <= limit) most = std::max(most.value_or(bytes), bytes);
@@ -329,7 +348,7 @@ Result<std::int64_t> AbcOp::saved_bytes() const {
 }
 
 bool AbcOp::same_bits(const Config& a, const Config& b) const noexcept {
-  return a.segment_chunks == b.segment_chunks;
+  return length_of(a.segment_chunks) == length_of(b.segment_chunks);
 }
 
 void AbcOp::fill_params(const StageNote& note, const Addresses& addresses,

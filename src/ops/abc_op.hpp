@@ -3,9 +3,10 @@
 /// What forward and backward of ABC have in common as ops: sizes, numerics classes, config space,
 /// tensors. The definition is in scanjit/abc.hpp, the kernels are in kernel_templates/abc/.
 ///
-/// A config of ABC: bv: columns of a head's two states that one block of the summaries owns; bk:
-/// columns of a slab, 64; stages: slabs in shared memory in a chunk's kernels; warps: 8;
-/// segment_chunks: chunks between two states, which decides the bits.
+/// A config of ABC: bv: columns of a head's two states that one block of the summaries owns, or of
+/// the serial form takes through all segments; bk: columns of a slab, 64; stages: slabs in shared
+/// memory in a chunk's kernels; warps: 8; segment_chunks: chunks between two states, which decides
+/// the bits, or 0: the serial form, with as many as the class "default".
 
 #include <array>
 #include <cstdint>
@@ -48,7 +49,7 @@ class AbcOp : public OpProblem {
     kTensors,
   };
 
-  /// Chunks a segment of the class "default".
+  /// Chunks a segment of the class "default", and of the serial form.
   static constexpr int kDefaultSegmentChunks = 2;
 
   [[nodiscard]] tuning::KeyQuery key_query() const override;
@@ -75,7 +76,7 @@ class AbcOp : public OpProblem {
 
   /// "q"
   [[nodiscard]] static const char* name_of(std::size_t tensor) noexcept;
-  /// Bytes of workspace that every config with so long segments needs.
+  /// Bytes of workspace that every config with so long segments needs; 0: the serial form.
   [[nodiscard]] std::int64_t workspace_bytes(int segment_chunks) const noexcept;
   /// The most workspace of any class that the problem allows and that fits in `limit`.
   [[nodiscard]] Result<std::int64_t> workspace_bound_under(std::int64_t limit) const;
@@ -114,6 +115,8 @@ class AbcOp : public OpProblem {
     bool output = false;
   };
   [[nodiscard]] AbcStages form(const Config& config) const;
+  /// Whether configs with so long segments give the bits of the problem's class.
+  [[nodiscard]] bool in_class(int segment_chunks) const noexcept;
 
   int segment_chunks_ = 0;  // of the class; 0: any
   AbcDims dims_;

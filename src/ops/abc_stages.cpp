@@ -13,6 +13,8 @@ constexpr std::int64_t kAlignment = 256;
 // of the slots is small, and if sm_90's shared memory holds both. Else one block has them all.
 constexpr int kStepsForTwoBlocks = 4;
 constexpr int kSmemForTwoBlocks = (228 << 10) / 2 - 1024;
+// Segments in the ring of the serial form.
+constexpr int kWalkStages = 3;
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
@@ -47,7 +49,7 @@ AbcStages::AbcStages(const AbcDims& dims, const AbcForm& form)
   place(kFinals, heads_ * M * columns * 4, saved_bytes_);
   place(kChunkLse, per_chunk, forward_bytes_);
   place(kSegmentLse, per_segment * 4, forward_bytes_);
-  place(kSummaries, per_segment * columns * 4, forward_bytes_);
+  place(kSummaries, form.serial ? 0 : per_segment * columns * 4, forward_bytes_);
   place(kSteepZ, floats, forward_bytes_);
   backward_bytes_ = forward_bytes_;
   for (const Region region : {kWeightsA, kWeightsD, kDecayedA, kDecayedD})
@@ -87,9 +89,10 @@ jit::KernelSource AbcStages::chunk_kernel(const char* file, const char* entry, c
 }
 
 int AbcStages::smem_bytes(bool backward) const noexcept {
-  const int steps = slot_steps(dims_.M);
-  return std::max(params::summary_smem_bytes(steps, form_.segment_chunks, summary_stages()),
-                  params::chunk_smem_bytes(steps, form_.segment_chunks, form_.stages, backward));
+  const int steps = slot_steps(dims_.M), length = form_.segment_chunks;
+  return std::max({params::chunk_smem_bytes(steps, length, form_.stages, backward),
+                   params::summary_smem_bytes(steps, length, summary_stages()),
+                   form_.serial ? params::walk_smem_bytes(steps, length, kWalkStages) : 0});
 }
 
 bool AbcStages::two_blocks(int smem_bytes) const noexcept {
@@ -100,33 +103,61 @@ bool AbcStages::two_blocks(int smem_bytes) const noexcept {
 // long as two blocks fit.
 int AbcStages::summary_stages() const noexcept { return form_.segment_chunks > 2 ? 2 : 3; }
 
-Stage AbcStages::summary(bool backward) const {
+Stage AbcStages::summary(bool backward, int slabs) const {
   Stage stage;
   stage.source = kernel("abc/abc_summary.cu", "abc_summary", "AbcSummaryTraits", summary_stages());
   stage.source.constants.push_back(boolean("BACKWARD", backward));
-  stage.source.constants.push_back(integer("SLABS", form_.slabs));
+  stage.source.constants.push_back(integer("SLABS", slabs));
   stage.source.smem_bytes =
       params::summary_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, summary_stages());
   stage.source.min_blocks = two_blocks(stage.source.smem_bytes) ? 2 : 1;
-  const int slabs = params::tiles(dims_.K) + params::tiles(dims_.V);
-  stage.grid = heads_ * segments_ * params::ceil_div(slabs, form_.slabs);
+  const int all = params::tiles(dims_.K) + params::tiles(dims_.V);
+  stage.grid = heads_ * segments_ * (slabs == 0 ? 1 : params::ceil_div(all, slabs));
   return stage;
 }
 
-Stage AbcStages::scan(const char* entry) const {
+Stage AbcStages::scan(bool backward, bool states) const {
   Stage stage;
-  stage.source = kernel("abc/abc_scan.cu", entry, "AbcScanTraits", 0);
+  stage.source =
+      kernel("abc/abc_scan.cu", backward ? "abc_scan_back" : "abc_scan", "AbcScanTraits", 0);
   stage.source.constants = {integer("DTYPE", static_cast<int>(dims_.dtype)),
-                            integer("SEGMENT_CHUNKS", form_.segment_chunks)};
+                            integer("SEGMENT_CHUNKS", form_.segment_chunks),
+                            boolean("STATES", states)};
   stage.source.threads = params::kScanThreads;
   stage.grid = heads_ * dims_.M;
   return stage;
 }
 
+Stage AbcStages::walk(bool backward) const {
+  Stage stage;
+  stage.source = kernel("abc/abc_walk.cu", "abc_walk", "AbcWalkTraits", kWalkStages);
+  stage.source.constants.push_back(boolean("BACKWARD", backward));
+  stage.source.smem_bytes =
+      params::walk_smem_bytes(slot_steps(dims_.M), form_.segment_chunks, kWalkStages);
+  stage.grid = heads_ * (params::tiles(dims_.K) + params::tiles(dims_.V));
+  return stage;
+}
+
+void AbcStages::add_states(bool backward, std::vector<Stage>& list) const {
+  if (chunks_ == 0) {
+    list.push_back(scan(backward, true));
+  } else if (!form_.serial) {
+    list.push_back(summary(backward, form_.slabs));
+    list.push_back(scan(backward, true));
+  } else if (!backward) {
+    list.push_back(summary(false, 0));
+    list.push_back(scan(false, false));
+    list.push_back(walk(false));
+  } else {
+    list.push_back(walk(true));
+    list.push_back(scan(true, false));
+  }
+}
+
 std::vector<Stage> AbcStages::states() const {
-  if (heads_ == 0) return {};
-  if (chunks_ == 0) return {scan("abc_scan")};
-  return {summary(false), scan("abc_scan")};
+  std::vector<Stage> list;
+  if (heads_ > 0) add_states(false, list);
+  return list;
 }
 
 std::vector<Stage> AbcStages::forward() const {
@@ -138,15 +169,18 @@ std::vector<Stage> AbcStages::forward() const {
 }
 
 std::vector<Stage> AbcStages::backward() const {
-  if (heads_ == 0) return {};
-  if (chunks_ == 0) return {scan("abc_scan_back")};
-  Stage rows, keys;
-  rows.source =
-      chunk_kernel("abc/abc_backward.cu", "abc_backward_rows", "AbcBackwardRowsTraits", false);
-  keys.source =
-      chunk_kernel("abc/abc_backward.cu", "abc_backward_keys", "AbcBackwardKeysTraits", true);
-  rows.grid = keys.grid = heads_ * chunks_;
-  return {rows, summary(true), scan("abc_scan_back"), keys};
+  std::vector<Stage> list;
+  if (heads_ == 0) return list;
+  const auto chunk_stage = [&](const char* entry, const char* traits, bool own_s) {
+    Stage stage;
+    stage.source = chunk_kernel("abc/abc_backward.cu", entry, traits, own_s);
+    stage.grid = heads_ * chunks_;
+    return stage;
+  };
+  if (chunks_ > 0) list.push_back(chunk_stage("abc_backward_rows", "AbcBackwardRowsTraits", false));
+  add_states(true, list);
+  if (chunks_ > 0) list.push_back(chunk_stage("abc_backward_keys", "AbcBackwardKeysTraits", true));
+  return list;
 }
 
 params::AbcParams AbcStages::params(void* saved, void* workspace) const noexcept {

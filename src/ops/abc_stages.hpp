@@ -24,6 +24,7 @@ struct AbcForm {
   int segment_chunks = 2;  ///< chunks of 64 tokens between two states; decides the bits
   int stages = 2;          ///< slabs of 64 columns that a chunk's kernel has in shared memory
   int slabs = 4;           ///< slabs of the states' columns that one summary block owns
+  bool serial = false;     ///< one block takes a slab of the states through all segments
 };
 
 class AbcStages {
@@ -79,8 +80,12 @@ class AbcStages {
   /// Whether two blocks that take so much shared memory each are to share a multiprocessor.
   [[nodiscard]] bool two_blocks(int smem_bytes) const noexcept;
   [[nodiscard]] int summary_stages() const noexcept;
-  [[nodiscard]] Stage summary(bool backward) const;
-  [[nodiscard]] Stage scan(const char* entry) const;
+  /// The states before, or their derivatives after, every segment.
+  void add_states(bool backward, std::vector<Stage>& list) const;
+  /// Without slabs: the logsumexps alone.
+  [[nodiscard]] Stage summary(bool backward, int slabs) const;
+  [[nodiscard]] Stage scan(bool backward, bool states) const;
+  [[nodiscard]] Stage walk(bool backward) const;
 
   AbcDims dims_;
   AbcForm form_;

@@ -58,13 +58,14 @@ TEST_CASE("ABC's kernels compile for every architecture that we name", "[templat
       alone{DType::kBf16, 64, true, {256, 64, 3, 8, 2}, 0, 0},
       longer{DType::kF16, 64, true, {64, 64, 2, 8, 4}, 0, 0},
       shorter{DType::kBf16, 64, true, {768, 64, 3, 8, 1}, 300, 32},
+      serial{DType::kBf16, 64, true, {64, 64, 2, 8, 0}, 600, 32},
       odd{DType::kF16, 85, false, {384, 64, 3, 8, 1}, 128, 64};
   for (const auto& [major, minor] : {std::pair{9, 0}, {8, 0}, {8, 9}, {10, 0}, {12, 0}}) {
     // Other forms once; they are the same source everywhere.
-    for (const Form& form : {usual, alone, longer, shorter, odd}) {
+    for (const Form& form : {usual, alone, longer, shorter, serial, odd}) {
       if (major != 9 && !(form.config == usual.config)) continue;
       const std::vector<KernelSource> sources = kernels(form);
-      CHECK(sources.size() == 7);
+      CHECK(sources.size() == (form.config.segment_chunks == 0 ? 8 : 7));
       const auto binaries = (*provider)->get_all(sources, cuda::arch_name(major, minor));
       for (std::size_t i = 0; i < binaries.size(); ++i) {
         INFO(sources[i].entry << " " << to_string(form.config) << " M " << form.M << " cc " << major

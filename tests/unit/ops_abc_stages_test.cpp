@@ -43,6 +43,25 @@ TEST_CASE("ABC's stages come in the order of their data, with a block for each p
   CHECK(constant(backward[1], "BACKWARD") == 1);
 }
 
+TEST_CASE("ABC's serial form has a block for every slab, and no summaries", "[ops]") {
+  const AbcStages stages(layer(), {2, 2, 1, true}), parallel(layer(), {2, 2, 4});
+  const auto states = stages.states(), backward = stages.backward();
+  CHECK(entries(states) == std::vector<std::string>{"abc_summary", "abc_scan", "abc_walk"});
+  CHECK(entries(backward) == std::vector<std::string>{"abc_backward_rows", "abc_walk",
+                                                      "abc_scan_back", "abc_backward_keys"});
+  CHECK(constant(states[0], "SLABS") == 0);
+  CHECK(states[0].grid == 4 * 64);
+  CHECK(constant(states[1], "STATES") == 0);
+  CHECK(constant(parallel.states()[1], "STATES") == 1);
+  CHECK(states[2].grid == 4 * 12);
+  CHECK(constant(states[2], "BACKWARD") == 0);
+  CHECK(constant(backward[1], "BACKWARD") == 1);
+  CHECK(backward.back().source == parallel.backward().back().source);
+  // One f32 summary of both states less.
+  CHECK(stages.forward_bytes() == parallel.forward_bytes() - std::int64_t{4} * 64 * 64 * 768 * 4);
+  CHECK(stages.saved_bytes() == parallel.saved_bytes());
+}
+
 TEST_CASE("ABC of no tokens only passes states on, of no heads does nothing", "[ops]") {
   AbcDims dims = layer();
   dims.T = 0;
@@ -50,6 +69,7 @@ TEST_CASE("ABC of no tokens only passes states on, of no heads does nothing", "[
   CHECK(entries(empty.states()) == std::vector<std::string>{"abc_scan"});
   CHECK(empty.forward().empty());
   CHECK(entries(empty.backward()) == std::vector<std::string>{"abc_scan_back"});
+  CHECK(AbcStages(dims, {2, 2, 1, true}).states() == empty.states());
   dims.B = 0;
   const AbcStages none(dims, {2, 2, 4});
   CHECK(none.states().empty());

@@ -350,6 +350,8 @@ TEST_CASE("ABC's configs keep within the device, the class and the limit of work
               CHECK(op->score(config, limits) > 0);
               CHECK(op->workspace_bytes(config, limits) <= op->workspace_bound());
               CHECK(op->same_bits(config, {64, 64, 2, 8, config.segment_chunks}));
+              CHECK(op->same_bits(config, {64, 64, 2, 8, 0}) ==
+                    (config.segment_chunks == 0 || config.segment_chunks == 2));
             }
             const auto heuristic = op->heuristic(limits);
             CHECK(heuristic.ok() == (legal > 0));
@@ -370,7 +372,15 @@ TEST_CASE("ABC's configs keep within the device, the class and the limit of work
     const auto list = ops::candidates(*op, h200());
     REQUIRE(list.ok());
     CHECK(list->size() >= 4);
-    for (const Config& config : *list) CHECK(config.segment_chunks == chunks);
+    int serial = 0;
+    for (const Config& config : *list) {
+      if (config.segment_chunks == 0) {
+        ++serial;
+      } else {
+        CHECK(config.segment_chunks == chunks);
+      }
+    }
+    CHECK((serial > 0) == (chunks == 2));
     CHECK(op->workspace_bound() == *workspace_bound(problem));
   }
   // A block of a small GPU has no room for two chunks a segment; the sentence says so.
@@ -384,23 +394,30 @@ TEST_CASE("ABC's configs keep within the device, the class and the limit of work
   // Longer segments where the workspace of shorter ones is too large.
   const std::int64_t one = made(problem)->workspace_bytes(1),
                      two = made(problem)->workspace_bytes(2),
-                     four = made(problem)->workspace_bytes(4);
-  CHECK((one > two && two > four));
+                     four = made(problem)->workspace_bytes(4),
+                     serial = made(problem)->workspace_bytes(0);
+  CHECK((one > two && two > four && four > serial));
   CHECK(*workspace_bound(problem) == one);
   CHECK(*workspace_bound(problem, one - 1) == two);
   CHECK(*workspace_bound(problem, two - 1) == four);
-  check_sentence(workspace_bound(problem, four - 1).status(), ErrorCode::kUnsupported,
-                 {std::to_string(four), std::to_string(four - 1)});
-  for (const auto& [limit, chunks] : {std::pair{one, 2}, {two, 2}, {two - 1, 4}, {four, 4}}) {
+  CHECK(*workspace_bound(problem, four - 1) == serial);
+  check_sentence(workspace_bound(problem, serial - 1).status(), ErrorCode::kUnsupported,
+                 {std::to_string(serial), std::to_string(serial - 1)});
+  for (const auto& [limit, chunks] :
+       {std::pair{one, 2}, {two, 2}, {two - 1, 4}, {four, 4}, {four - 1, 0}, {serial, 0}}) {
     problem.workspace_limit = limit;
     CHECK(made(problem)->heuristic(h200())->segment_chunks == chunks);
     CHECK(made(problem)->workspace_bound() <= limit);
   }
-  problem.workspace_limit = four - 1;
+  problem.workspace_limit = serial - 1;
   check_sentence(made(problem)->heuristic(h200()).status(), ErrorCode::kUnsupported,
-                 {"workspace_limit is " + std::to_string(four - 1)});
-  problem.workspace_limit = two - 1;
+                 {"workspace_limit is " + std::to_string(serial - 1)});
+  // Of the class "default" the serial form has the same bits.
   problem.numerics = "default";
+  problem.workspace_limit = two - 1;
+  CHECK(made(problem)->heuristic(h200())->segment_chunks == 0);
+  problem.numerics = "segments4";
+  problem.workspace_limit = four - 1;
   check_sentence(made(problem)->heuristic(h200()).status(), ErrorCode::kUnsupported,
                  {"workspace_limit"});
 }
