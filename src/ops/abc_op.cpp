@@ -250,7 +250,8 @@ double AbcOp::score(const Config& config, const DeviceLimits& limits) const {
 Result<Config> AbcOp::heuristic(const DeviceLimits& limits) const {
   // Measured on an H200 at K 256, M 64, V 512: two chunks a segment are fastest at every length (one
   // takes 3% less in the backward of 32 chunks a head). Two blocks a multiprocessor, but in a
-  // backward that does not fill them.
+  // backward that does not fill them. The widest summary blocks that still give most
+  // multiprocessors one, and where they are wider than half a head's columns, half of them two.
   const std::int64_t blocks = problem_.B * problem_.H * ceil_divide(problem_.T, params::kTile);
   const bool alone = is_backward() && blocks <= limits.sm_count;
   const int slabs = params::tiles(dims_.K) + params::tiles(dims_.V);
@@ -262,9 +263,14 @@ Result<Config> AbcOp::heuristic(const DeviceLimits& limits) const {
         Config config{0, params::kTile, stages, kWarps, segment_chunks};
         const int smem = form(config).smem_bytes(is_backward()) + limits.smem_reserved_bytes;
         if (as_meant && !alone && kResident * smem > limits.smem_per_sm_bytes) continue;
-        // Half of the columns a block.
+        const std::int64_t segments =
+            problem_.B * problem_.H *
+            ceil_divide(problem_.T, params::kTile * length_of(segment_chunks));
         for (const int bv : kBv) {
-          if (bv == kBv.front() || (segment_chunks != 0 && 2 * bv <= (slabs + 1) * params::kTile))
+          const int tiles = bv / params::kTile;
+          const std::int64_t summaries = segments * ceil_divide(slabs, tiles);
+          const bool fills = 10 * summaries >= (tiles > 6 ? 15 : 7) * std::int64_t{limits.sm_count};
+          if (bv == kBv.front() || (segment_chunks != 0 && tiles < 2 * slabs && fills))
             config.bv = bv;
         }
         Status status = legal(config, limits);

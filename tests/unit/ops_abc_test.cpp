@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "ops/registry.hpp"
 #include "ops_abc_samples.hpp"
@@ -382,6 +383,17 @@ TEST_CASE("ABC's configs keep within the device, the class and the limit of work
     }
     CHECK((serial > 0) == (chunks == 2));
     CHECK(op->workspace_bound() == *workspace_bound(problem));
+  }
+  // As measured on an H200.
+  for (const auto& [T, forward, backward] :
+       {std::tuple{256, Config{64, 64, 2, 8, 2}, Config{64, 64, 3, 8, 2}},
+        {1024, {256, 64, 2, 8, 2}, {256, 64, 3, 8, 2}},
+        {2048, {384, 64, 2, 8, 2}, {384, 64, 3, 8, 2}},
+        {4096, {384, 64, 2, 8, 2}, {384, 64, 2, 8, 2}},
+        {8192, {768, 64, 2, 8, 2}, {768, 64, 2, 8, 2}}}) {
+    INFO("T " << T);
+    CHECK(*made(abc_forward_layer(1, T))->heuristic(h200()) == forward);
+    CHECK(*made(abc_backward_layer(1, T))->heuristic(h200()) == backward);
   }
   // A block of a small GPU has no room for two chunks a segment; the sentence says so.
   problem.numerics = "default";
