@@ -68,14 +68,22 @@ run_case() { # tag seconds command...
 }
 
 # Three at a time: some load the processors, some the GPU. Nothing here is timed.
-names=()
-while read -r tag seconds; do
+names=() alone=()
+while read -r tag limit company; do
   case "$tag" in "" | "#"*) continue ;; esac
   names+=("$tag")
+  if [ "$company" = alone ]; then
+    alone+=("$tag $limit")
+    continue
+  fi
   while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n; done
-  run_case "$tag" "$seconds" "$tests" "[$tag]" &
+  run_case "$tag" "$limit" "$tests" "[$tag]" &
 done <"$cases"
 wait
+for case in "${alone[@]}"; do
+  read -r tag limit <<<"$case"
+  run_case "$tag" "$limit" "$tests" "[$tag]"
+done
 
 # The embedding server alone, since it tunes: cold, prewarmed, and with its picks exchanged.
 names+=(server)
@@ -86,13 +94,13 @@ sanitizer_tool="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute
 sanitizer=unavailable
 if [ -n "$sanitizer_tool" ] && timeout 60 "$sanitizer_tool" --report-api-errors no --error-exitcode 9 "$figures" --gpu >"$work/sanitizer.probe" 2>&1 &&
   grep -q 'ERROR SUMMARY: 0 errors' "$work/sanitizer.probe"; then
-  sanitize() { # tool, what it prints when all is well, options
-    SCANJIT_GPU_COUNTS="" timeout 150 "$sanitizer_tool" --tool "$1" "${@:3}" --error-exitcode 9 "$tests" "[sanitizer]" \
-      >"$work/$1.log" 2>&1 && grep -q "$2" "$work/$1.log"
+  sanitize() { # tool, test case, what the tool prints when all is well, options
+    SCANJIT_GPU_COUNTS="" timeout 150 "$sanitizer_tool" --tool "$1" "${@:4}" --error-exitcode 9 "$tests" "[$2]" \
+      >"$work/$1.log" 2>&1 && grep -q "$3" "$work/$1.log"
   }
   # Calls that fail are the library's to answer, and its own tests look at that.
-  sanitize memcheck 'ERROR SUMMARY: 0 errors' --report-api-errors no & memcheck=$!
-  sanitize racecheck 'RACECHECK SUMMARY: 0 hazards' & racecheck=$!
+  sanitize memcheck sanitizer 'ERROR SUMMARY: 0 errors' --report-api-errors no & memcheck=$!
+  sanitize racecheck racecheck 'RACECHECK SUMMARY: 0 hazards' & racecheck=$!
   sanitizer=""
   wait $memcheck || sanitizer="memcheck failed"
   wait $racecheck || sanitizer="${sanitizer:+$sanitizer, }racecheck failed"
@@ -170,8 +178,8 @@ grep '^{' "$rows" | sed -n 's/^{"what":"\([^"]*\)","value":\([^,]*\),"unit":"\([
   awk -F '|' '{ printf "%-96s %10.4g %-6s %s%s\n", $1, $2, $3, ($4 == "null" ? "" : "limit " $4), ($5 == "false" ? "  MISSED" : "") }'
 echo
 for tag in "${names[@]}"; do
-  IFS='|' read -r result seconds <"$work/$tag.result"
-  printf '%-20s %-14s %4s s\n' "$tag" "$result" "$seconds"
+  IFS="|" read -r result took <"$work/$tag.result"
+  printf '%-20s %-14s %4s s\n' "$tag" "$result" "$took"
 done
 echo "sanitizer: $sanitizer; figures: $total, missed: $missed; $passed passed, $failed failed, $skipped skipped in $((SECONDS - start)) s; receipt: $out"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && case "$sanitizer" in *failed*) false ;; esac

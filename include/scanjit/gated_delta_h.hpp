@@ -10,10 +10,11 @@
 ///     h[c]     = round(S)
 ///     v'       = u_c - (w_c . round(S))            f32 accumulation, u subtracted after the dot
 ///     v_new    = round(v')
-///     v''      = v' * 2^(g_last - g_r)             if g; g_last: the gate at the chunk's last
-///     valid row S        = S * 2^(g_last)                    if g S[i,:]   = S[i,:] *
-///     2^(gk_last[i])           if gk (after g) S        = S + k_c^T . round(v'') ht       = S
-///     after the last chunk
+///     v''      = v' * 2^(g_last - g_r)             if g; g_last: the gate of the last valid row
+///     S        = S * 2^(g_last)                    if g
+///     S[i,:]   = S[i,:] * 2^(gk_last[i])           if gk (after g)
+///     S        = S + k_c^T . round(v'')
+///     ht       = S after the last chunk
 ///
 /// | tensor  | shape            | dtype        |                                                  |
 /// |---------|------------------|--------------|--------------------------------------------------|

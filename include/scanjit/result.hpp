@@ -23,8 +23,8 @@ enum class ErrorCode : int {
   kDeviceLost = 6,       ///< a sticky device fault, or the context is gone
   kOutOfMemory = 7,
   kIoError = 8,
-  kCorrupt = 9,        ///< stored bytes do not match their checksum or schema
-  kCaptureMiss = 10,   ///< no plan is loaded for this key and the stream is capturing
+  kCorrupt = 9,       ///< stored bytes do not match their checksum or schema
+  kCaptureMiss = 10,  ///< no plan is loaded for this key and the stream is capturing
   kTimeout = 11,
   kCancelled = 12,
   kInternal = 13,
@@ -77,7 +77,8 @@ class [[nodiscard]] Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(Status error) : state_(std::in_place_index<1>, std::move(error)) {
-    if (std::get<1>(state_).ok()) state_.template emplace<1>(internal_error("a Result was made from an ok Status"));
+    if (std::get<1>(state_).ok())
+      state_.template emplace<1>(internal_error("a Result was made from an ok Status"));
   }
 
   [[nodiscard]] bool ok() const noexcept { return state_.index() == 0; }
@@ -99,16 +100,18 @@ class [[nodiscard]] Result {
 }  // namespace scanjit
 
 // `SCANJIT_TRY(status)`: return the error, if it is one.
-#define SCANJIT_TRY(expression)                                   \
-  do {                                                            \
-    if (::scanjit::Status scanjit_status_ = (expression); !scanjit_status_.ok()) return scanjit_status_; \
+#define SCANJIT_TRY(expression)                                                  \
+  do {                                                                           \
+    if (::scanjit::Status scanjit_status_ = (expression); !scanjit_status_.ok()) \
+      return scanjit_status_;                                                    \
   } while (false)
 
 #define SCANJIT_CONCAT_INNER_(a, b) a##b
 #define SCANJIT_CONCAT_(a, b) SCANJIT_CONCAT_INNER_(a, b)
 // `SCANJIT_ASSIGN_OR_RETURN(auto x, f())`: x = f()'s value, or return its error.
-#define SCANJIT_ASSIGN_OR_RETURN(declaration, expression) \
-  SCANJIT_ASSIGN_OR_RETURN_INNER_(SCANJIT_CONCAT_(scanjit_result_, __LINE__), declaration, expression)
+#define SCANJIT_ASSIGN_OR_RETURN(declaration, expression)                                  \
+  SCANJIT_ASSIGN_OR_RETURN_INNER_(SCANJIT_CONCAT_(scanjit_result_, __LINE__), declaration, \
+                                  expression)
 #define SCANJIT_ASSIGN_OR_RETURN_INNER_(result, declaration, expression) \
   auto result = (expression);                                            \
   if (!result.ok()) return result.status();                              \

@@ -3,11 +3,11 @@
  * Conventions
  *  - Every call that can fail returns a scanjit_code, SCANJIT_OK or the kind of error. If its last
  *    argument is not null, *error becomes an object with the sentence, or null on success; the
- * caller frees it. The object is made even when memory is out.
+ *    caller frees it. The object is made even when memory is out.
  *  - An output argument is written on success only. Handles are freed by the function that is named
  *    for it; freeing null does nothing. A plan may outlive its engine.
- *  - Structs begin with `struct_size`, set by the caller (the ..._init functions do it): fields
- * that a caller's header did not have yet count as zero, and fields that this library does not know
+ *  - Structs begin with `struct_size`, set by the caller (the ..._init functions do it): fields that
+ *    a caller's header did not have yet count as zero, and fields that this library does not know
  *    must be zero.
  *  - Strings are UTF-8, zero-terminated. What a call is given it copies; what a getter returns
  *    belongs to the handle and lives as long as that.
@@ -81,6 +81,12 @@ enum {
   SCANJIT_TUNE_STRICT = 4     /* stored exact picks only */
 };
 
+typedef int32_t scanjit_first_use;
+enum {
+  SCANJIT_FIRST_USE_BLOCK = 1,     /* the call that meets a key waits while it is timed (the default) */
+  SCANJIT_FIRST_USE_BACKGROUND = 2 /* the heuristic serves at once, a thread of the engine times */
+};
+
 typedef int32_t scanjit_log_level;
 enum {
   SCANJIT_LOG_DEBUG = 0,
@@ -103,6 +109,11 @@ typedef struct scanjit_engine_options {
   int32_t compile_jobs;     /* 0: as many as cores, at most 16 */
   scanjit_log_function log; /* null: silent */
   void* log_context;
+  scanjit_first_use first_use; /* 0: the default */
+  int64_t cache_max_bytes;     /* that the cache directory may hold of this GPU; 0: the default,
+                                  negative: no cap */
+  int64_t wait_ms;             /* for another that makes the same plan; 0: the default */
+  const char* journal_path;    /* where untuned keys go when the engine is freed; null: nowhere */
 } scanjit_engine_options;
 SCANJIT_API void scanjit_engine_options_init(scanjit_engine_options* options, size_t struct_size);
 
@@ -110,7 +121,22 @@ typedef struct scanjit_engine scanjit_engine;
 /* `options` may be null: all defaults. */
 SCANJIT_API scanjit_code scanjit_engine_create(const scanjit_engine_options* options,
                                                scanjit_engine** engine, scanjit_error** error);
+/* Closes it first, then writes the journal. */
 SCANJIT_API void scanjit_engine_free(scanjit_engine* engine);
+/* Waits for calls that are being made; what is called later answers SCANJIT_CANCELLED. The way to end
+   an engine that other threads still call. Plans stay usable. */
+SCANJIT_API scanjit_code scanjit_engine_close(scanjit_engine* engine, scanjit_error** error);
+/* From here on no call compiles, loads, takes device memory or touches a file: what is loaded serves,
+   and what has no loaded kernel is refused with SCANJIT_NOT_FOUND. There is no way back. */
+SCANJIT_API scanjit_code scanjit_engine_seal(scanjit_engine* engine, scanjit_error** error);
+/* Writes the keys that were served untuned since the last flush to the file, with those that are in it
+   already: `scanjit tune --from-journal` tunes them. *keys, if not null: how many it holds now. */
+SCANJIT_API scanjit_code scanjit_engine_flush_journal(scanjit_engine* engine, const char* path,
+                                                      int64_t* keys, scanjit_error** error);
+/* A hash over every (key, config) that serves by now, 64 hex digits and a zero, into a buffer of
+   `size` bytes, 65 at least: equal on two ranks that were asked for the same keys if they picked alike. */
+SCANJIT_API scanjit_code scanjit_engine_selection_digest(const scanjit_engine* engine, char* digest,
+                                                         size_t size, scanjit_error** error);
 
 typedef struct scanjit_engine_stats {
   size_t struct_size;
@@ -126,6 +152,13 @@ typedef struct scanjit_engine_stats {
   int64_t exact;
   int64_t fallback;
   int64_t corrupt_files;
+  int64_t scratch_peak_bytes;
+  int64_t waits_ended;
+  int64_t capture_misses;
+  int64_t sealed_misses;
+  int64_t sealed_refused;
+  int64_t journal_keys;
+  int64_t journal_dropped;
 } scanjit_engine_stats;
 /* Fills as much of *stats as its struct_size says. */
 SCANJIT_API scanjit_code scanjit_engine_get_stats(const scanjit_engine* engine,
@@ -209,12 +242,29 @@ SCANJIT_API void scanjit_gated_delta_h_args_init(scanjit_gated_delta_h_args* arg
 SCANJIT_API scanjit_code scanjit_gated_delta_h_workspace_bound(
     const scanjit_gated_delta_h_problem* problem, int64_t* bytes, scanjit_error** error);
 
+typedef struct scanjit_config {
+  int32_t bv;
+  int32_t bk;
+  int32_t stages;
+  int32_t warps;
+  int32_t segment_chunks; /* 0: not split */
+} scanjit_config;
+
 typedef struct scanjit_plan scanjit_plan;
 /* The plan in the calling thread's current context, or in the device's primary one. The first of a
    key may compile and time. */
 SCANJIT_API scanjit_code scanjit_gated_delta_h_plan(scanjit_engine* engine,
                                                     const scanjit_gated_delta_h_problem* problem,
                                                     scanjit_plan** plan, scanjit_error** error);
+/* The same with a config of the caller's: SCANJIT_UNSUPPORTED if it is not legal here. */
+SCANJIT_API scanjit_code scanjit_gated_delta_h_plan_with(
+    scanjit_engine* engine, const scanjit_gated_delta_h_problem* problem,
+    const scanjit_config* config, scanjit_plan** plan, scanjit_error** error);
+/* Plans `count` problems now, so that no later call of them compiles or loads. Goes on after a failure;
+   returns the first one's code and sentence. `codes`, if not null, gets one for each problem. */
+SCANJIT_API scanjit_code scanjit_gated_delta_h_prewarm(
+    scanjit_engine* engine, const scanjit_gated_delta_h_problem* const* problems, size_t count,
+    scanjit_code* codes, scanjit_error** error);
 /* Enqueues the op on `stream`; `workspace` is device memory of the plan's workspace_bytes at least.
  */
 SCANJIT_API scanjit_code scanjit_gated_delta_h_launch(const scanjit_plan* plan,
@@ -228,17 +278,18 @@ SCANJIT_API scanjit_code scanjit_gated_delta_h(scanjit_engine* engine,
                                                void* workspace, int64_t workspace_bytes,
                                                void* stream, scanjit_error** error);
 
-typedef struct scanjit_config {
-  int32_t bv;
-  int32_t bk;
-  int32_t stages;
-  int32_t warps;
-} scanjit_config;
 SCANJIT_API int64_t scanjit_plan_workspace_bytes(const scanjit_plan* plan);
 SCANJIT_API scanjit_config scanjit_plan_config(const scanjit_plan* plan);
 SCANJIT_API const char* scanjit_plan_key(const scanjit_plan* plan);
-SCANJIT_API const char* scanjit_plan_source(
-    const scanjit_plan* plan);                                      /* "exact", "heuristic", ... */
+/* "exact", "heuristic", ... */
+SCANJIT_API const char* scanjit_plan_source(const scanjit_plan* plan);
+/* "cache", "pack:DIR", "shipped:NVIDIA_H200.json", "heuristic", ... */
+SCANJIT_API const char* scanjit_plan_layer(const scanjit_plan* plan);
+/* 1: a later call may be served otherwise, since the key is still being timed. */
+SCANJIT_API int32_t scanjit_plan_provisional(const scanjit_plan* plan);
+SCANJIT_API const char* scanjit_plan_binary_id(const scanjit_plan* plan);
+/* The version of the NVRTC that compiled it, not always the one at hand. */
+SCANJIT_API const char* scanjit_plan_binary_nvrtc(const scanjit_plan* plan);
 SCANJIT_API const char* scanjit_plan_why(const scanjit_plan* plan); /* a sentence or two */
 SCANJIT_API void scanjit_plan_free(scanjit_plan* plan);
 

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "capi/error.hpp"
 #include "capi/handles.hpp"
@@ -146,6 +147,52 @@ scanjit_code scanjit_gated_delta_h_plan(scanjit_engine* engine,
   });
 }
 
+scanjit_code scanjit_gated_delta_h_plan_with(scanjit_engine* engine,
+                                             const scanjit_gated_delta_h_problem* problem,
+                                             const scanjit_config* config, scanjit_plan** plan,
+                                             scanjit_error** error) {
+  return entry(error, [&]() -> Status {
+    SCANJIT_TRY(check_given(engine, "engine"));
+    SCANJIT_TRY(check_given(config, "config"));
+    SCANJIT_TRY(check_given(plan, "plan"));
+    SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHProblem wanted, problem_of(problem));
+    SCANJIT_ASSIGN_OR_RETURN(Plan made,
+                             engine->engine.plan_with(wanted, {config->bv, config->bk, config->stages,
+                                                               config->warps,
+                                                               config->segment_chunks}));
+    *plan = new scanjit_plan{std::move(made)};
+    return {};
+  });
+}
+
+scanjit_code scanjit_gated_delta_h_prewarm(scanjit_engine* engine,
+                                           const scanjit_gated_delta_h_problem* const* problems,
+                                           size_t count, scanjit_code* codes,
+                                           scanjit_error** error) {
+  return entry(error, [&]() -> Status {
+    SCANJIT_TRY(check_given(engine, "engine"));
+    if (count != 0) SCANJIT_TRY(check_given(problems, "problems"));
+    std::vector<GatedDeltaHProblem> wanted;
+    std::vector<Status> results(count);
+    std::vector<std::size_t> places;  // in `results`, of those that can be planned
+    for (std::size_t i = 0; i < count; ++i) {
+      Result<GatedDeltaHProblem> problem = problem_of(problems[i]);
+      results[i] = problem.status();
+      if (!problem.ok()) continue;
+      wanted.push_back(*std::move(problem));
+      places.push_back(i);
+    }
+    const std::vector<PrewarmItem> items = engine->engine.prewarm(wanted);
+    for (std::size_t i = 0; i < items.size(); ++i) results[places[i]] = items[i].status;
+    Status first;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (codes != nullptr) codes[i] = static_cast<scanjit_code>(results[i].code());
+      if (first.ok()) first = results[i];
+    }
+    return first;
+  });
+}
+
 scanjit_code scanjit_gated_delta_h_launch(const scanjit_plan* plan,
                                           const scanjit_gated_delta_h_args* args, void* workspace,
                                           int64_t workspace_bytes, void* stream,
@@ -175,13 +222,25 @@ int64_t scanjit_plan_workspace_bytes(const scanjit_plan* plan) {
 scanjit_config scanjit_plan_config(const scanjit_plan* plan) {
   if (plan == nullptr) return {};
   const Config& config = plan->plan.why().config;
-  return {config.bv, config.bk, config.stages, config.warps};
+  return {config.bv, config.bk, config.stages, config.warps, config.segment_chunks};
 }
 const char* scanjit_plan_key(const scanjit_plan* plan) {
   return plan == nullptr ? "" : plan->plan.why().key.c_str();
 }
 const char* scanjit_plan_source(const scanjit_plan* plan) {
   return plan == nullptr ? "" : to_string(plan->plan.why().source);
+}
+const char* scanjit_plan_layer(const scanjit_plan* plan) {
+  return plan == nullptr ? "" : plan->plan.why().layer.c_str();
+}
+int32_t scanjit_plan_provisional(const scanjit_plan* plan) {
+  return plan != nullptr && plan->plan.why().provisional ? 1 : 0;
+}
+const char* scanjit_plan_binary_id(const scanjit_plan* plan) {
+  return plan == nullptr ? "" : plan->plan.why().binary_id.c_str();
+}
+const char* scanjit_plan_binary_nvrtc(const scanjit_plan* plan) {
+  return plan == nullptr ? "" : plan->plan.why().binary_nvrtc.c_str();
 }
 const char* scanjit_plan_why(const scanjit_plan* plan) {
   return plan == nullptr ? "" : plan->plan.why().text.c_str();

@@ -45,7 +45,8 @@ struct Engine::Impl {
     SCANJIT_TRY(state->usable());
     PlanKey key{Op::words(problem), 0};
     engine::ThreadPlans::Slot* slot = nullptr;
-    if (internals->api().cuCtxGetId(nullptr, &key.context) == cuda::CUDA_SUCCESS) {
+    const cuda::CUresult known = internals->api().cuCtxGetId(nullptr, &key.context);
+    if (known == cuda::CUDA_SUCCESS) {
       const std::uint64_t version = planner.version();  // read before the table is
       slot = &engine::ThreadPlans::slot_of(key);
       if (slot->holds(planner.id(), version, key) && !planner.closing()) {
@@ -58,6 +59,7 @@ struct Engine::Impl {
         return Plan(entry->plan);
       }
     }
+    SCANJIT_TRY(state->fault(internals->api(), known, "cuCtxGetId"));
     SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
     SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context(planner.sealed()));
     key.context = context.id;

@@ -29,6 +29,12 @@ Status SharedState::noted(Status status) {
   return status;
 }
 
+Status SharedState::fault(const cuda::DriverApi& api, cuda::CUresult result, const char* call) {
+  if (result == cuda::CUDA_SUCCESS) return {};
+  Status status = noted(cuda::check(api, result, call));
+  return device_lost.load(std::memory_order_relaxed) ? std::move(status) : Status();
+}
+
 Result<LaunchStage> make_launch(const cuda::DriverApi& api, const ops::Stage& stage,
                                 cuda::CUfunction function) {
   LaunchStage launch{function,
@@ -131,8 +137,9 @@ Status launch_plan(const Plan::Impl* plan, const typename Op::Args& args, Worksp
     unsigned long long id = 0;
     if (impl.api->cuCtxGetId(nullptr, &id) == cuda::CUDA_SUCCESS && id == impl.context.id)
       return impl.launch<Op>(args, workspace, handle);
-    if (impl.api->cuCtxGetId(impl.context.context, &id) != cuda::CUDA_SUCCESS ||
-        id != impl.context.id) {
+    const cuda::CUresult known = impl.api->cuCtxGetId(impl.context.context, &id);
+    SCANJIT_TRY(impl.state->fault(*impl.api, known, "cuCtxGetId"));
+    if (known != cuda::CUDA_SUCCESS || id != impl.context.id) {
       return Status(ErrorCode::kDeviceLost,
                     "the context that the plan was made in has been destroyed");
     }

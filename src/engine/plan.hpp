@@ -31,6 +31,8 @@ struct SharedState {
   }
   /// Latches a sticky fault of the device, which a destroyed context is not; returns `status`.
   Status noted(Status status);
+  /// Ok, unless `result` is such a fault: then it is latched, and returned as the failure of `call`.
+  [[nodiscard]] Status fault(const cuda::DriverApi& api, cuda::CUresult result, const char* call);
 
  private:
   [[nodiscard]] Status why_unusable() const;

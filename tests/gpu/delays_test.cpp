@@ -5,44 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/internals.hpp"
 #include "engine/plan.hpp"
 #include "gpu/case.hpp"
 #include "gpu/run.hpp"
 #include "ops/gated_delta_h.hpp"
 
 namespace scanjit::test {
-namespace {
-
-/// A config's kernel with the delays in it.
-struct DelayedKernel {
-  engine::LaunchStage launch;
-};
-Result<DelayedKernel> delayed_kernel(Gpu& gpu, const ops::GatedDeltaH& op, const Config& config) {
-  SCANJIT_ASSIGN_OR_RETURN(Engine * engine, gpu.engine());
-  engine::Internals& internals = engine::internals(*engine);
-  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(gpu.api(), gpu.context()));
-  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
-  std::vector<ops::Stage> stages = op.stages(config, limits);
-  if (stages.size() != 1)
-    return internal_error("the scan has " + std::to_string(stages.size()) +
-                          " stages; this test knows one");
-  ops::Stage stage = std::move(stages.front());
-  const auto constant = std::find_if(stage.source.constants.begin(), stage.source.constants.end(),
-                                     [](const jit::Constant& c) { return c.name == "PERTURB"; });
-  if (constant == stage.source.constants.end())
-    return not_found("the kernel has no constant PERTURB");
-  constant->value = 1;
-  SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> loaded,
-                           internals.parts.loader->load(gpu.api(), context, *internals.provider,
-                                                        stage.source, gpu.facts().arch));
-  SCANJIT_ASSIGN_OR_RETURN(engine::LaunchStage launch,
-                           engine::make_launch(gpu.api(), stage, loaded->function));
-  return DelayedKernel{std::move(launch)};
-}
-
-}  // namespace
-
 TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
   SCANJIT_TEST_GPU(gpu);
   GatedDeltaHProblem p;
@@ -67,20 +35,13 @@ TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
       std::max<std::int64_t>(1, number_from_environment("SCANJIT_GPU_DELAY_RUNS", 1000) / configs);
   const RunOptions options;
   DeviceTensors tensors = must(DeviceTensors::make(gpu, inputs, options));
-  ops::StageParams params;
-  void* arguments[] = {params.bytes.data()};
   std::int64_t runs = 0, different = 0;
   for (const Config& config : some) {
-    const DelayedKernel kernel = must(delayed_kernel(gpu, *op, config));
-    must(engine::fill_launch_params(gpu.api(), *op, kernel.launch,
-                                    ops::GatedDeltaH::addresses(tensors.args(), {}), params));
+    const std::vector<engine::LaunchStage> kernels = must(perturbed(gpu, *op, config));
     for (std::int64_t repeat = 0; repeat < repeats; ++repeat) {
       must(tensors.poison_outputs());
-      must(cuda::check(gpu.api(),
-                       gpu.api().cuLaunchKernel(
-                           kernel.launch.function, kernel.launch.grid, 1, 1, kernel.launch.threads,
-                           1, 1, kernel.launch.smem_bytes, gpu.stream(), arguments, nullptr),
-                       "cuLaunchKernel"));
+      must(engine::enqueue(gpu.api(), *op, kernels,
+                           ops::GatedDeltaH::addresses(tensors.args(), {}), gpu.stream()));
       must(gpu.synchronize());
       ++runs;
       RunResult got;

@@ -152,21 +152,57 @@ Result<Plan> plan_for(Gpu& gpu, const GatedDeltaHProblem& problem,
   return config ? engine->plan_with(problem, *config) : engine->plan(problem);
 }
 
-Status launch_and_wait(Gpu& gpu, const Plan& plan, const GatedDeltaHArgs& args) {
+namespace {
+
+/// Calls `launch(workspace)` with so many bytes that are guarded and full of NaN, and waits.
+template <class Launch>
+Status with_workspace(Gpu& gpu, std::int64_t bytes, Launch launch) {
   SCANJIT_ASSIGN_OR_RETURN(
       GuardedBuffer workspace,
-      GuardedBuffer::make(gpu, (plan.workspace_bytes() + 255) / 256 * 256 + 256, Guard::kBytes));
+      GuardedBuffer::make(gpu, (bytes + 255) / 256 * 256 + 256, Guard::kBytes));
   SCANJIT_TRY(workspace.fill(0xFF));
   Workspace given;
-  if (plan.workspace_bytes() > 0) {
+  if (bytes > 0) {
     given.data = reinterpret_cast<void*>((static_cast<std::uintptr_t>(workspace.address()) + 255) /
                                          256 * 256);
-    given.bytes = plan.workspace_bytes();
+    given.bytes = bytes;
   }
-  SCANJIT_TRY(plan.launch(args, given, gpu.stream()));
+  SCANJIT_TRY(launch(given));
   SCANJIT_TRY(gpu.synchronize());
   const Status damage = workspace.damage();
   return damage.ok() ? damage : damage.with_context("workspace");
+}
+
+}  // namespace
+
+Status launch_and_wait(Gpu& gpu, const Plan& plan, const GatedDeltaHArgs& args) {
+  return with_workspace(gpu, plan.workspace_bytes(), [&](const Workspace& workspace) {
+    return plan.launch(args, workspace, gpu.stream());
+  });
+}
+
+Result<std::vector<engine::LaunchStage>> perturbed(Gpu& gpu, const ops::GatedDeltaH& op,
+                                                   const Config& config) {
+  SCANJIT_ASSIGN_OR_RETURN(Engine * engine, gpu.engine());
+  engine::Internals& internals = engine::internals(*engine);
+  SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, cuda::identify(gpu.api(), gpu.context()));
+  SCANJIT_ASSIGN_OR_RETURN(const ops::DeviceLimits limits, internals.limits(context));
+  std::vector<engine::LaunchStage> launches;
+  int perturbed = 0;
+  for (ops::Stage& stage : op.stages(config, limits)) {
+    for (jit::Constant& constant : stage.source.constants) {
+      if (constant.name != "PERTURB") continue;
+      constant.value = 1;
+      ++perturbed;
+    }
+    SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const engine::LoadedKernel> loaded,
+                             internals.parts.loader->load(gpu.api(), context, *internals.provider,
+                                                          stage.source, gpu.facts().arch));
+    SCANJIT_ASSIGN_OR_RETURN(launches.emplace_back(),
+                             engine::make_launch(gpu.api(), stage, loaded->function));
+  }
+  if (perturbed == 0) return not_found("no kernel of the scan has a constant PERTURB");
+  return launches;
 }
 
 Result<RunResult> run(Gpu& gpu, const reference::GatedDeltaHInputs& inputs,
@@ -181,7 +217,18 @@ Result<RunResult> run(Gpu& gpu, const reference::GatedDeltaHInputs& inputs,
   SCANJIT_ASSIGN_OR_RETURN(result.h_before, tensors.h.download_as<std::uint16_t>());
   SCANJIT_ASSIGN_OR_RETURN(result.v_new_before, v_new.download_as<std::uint16_t>());
   SCANJIT_ASSIGN_OR_RETURN(result.ht_before, ht.download_as<float>());
-  SCANJIT_TRY(launch_and_wait(gpu, plan, tensors.args()));
+  if (options.perturb) {
+    SCANJIT_ASSIGN_OR_RETURN(const std::shared_ptr<const ops::GatedDeltaH> op,
+                             ops::GatedDeltaH::make(inputs.problem));
+    SCANJIT_ASSIGN_OR_RETURN(const std::vector<engine::LaunchStage> launches,
+                             perturbed(gpu, *op, result.config));
+    SCANJIT_TRY(with_workspace(gpu, plan.workspace_bytes(), [&](const Workspace& workspace) {
+      return engine::enqueue(gpu.api(), *op, launches,
+                             ops::GatedDeltaH::addresses(tensors.args(), workspace), gpu.stream());
+    }));
+  } else {
+    SCANJIT_TRY(launch_and_wait(gpu, plan, tensors.args()));
+  }
   SCANJIT_ASSIGN_OR_RETURN(result.h, tensors.h.download_as<std::uint16_t>());
   SCANJIT_ASSIGN_OR_RETURN(result.v_new, v_new.download_as<std::uint16_t>());
   SCANJIT_ASSIGN_OR_RETURN(result.ht, ht.download_as<float>());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/memory.hpp"
 #include "ops/gated_delta_h.hpp"
@@ -26,6 +27,8 @@ struct RunOptions {
   std::vector<std::int64_t> host_cu_seqlens;
   Guard inputs = Guard::kBytes;
   Guard outputs = Guard::kBytes;
+  /// The build for tests (Cfg::PERTURB): random delays, and arrivals that a race checker can follow.
+  bool perturb = false;
 };
 /// What a random case says of its buffers.
 [[nodiscard]] RunOptions options_of(const reference::GatedDeltaHCase& random_case,
@@ -74,6 +77,11 @@ struct RunResult {
 
 /// Launches a plan on the tensors and waits. The workspace is allocated, guarded and full of NaN.
 [[nodiscard]] Status launch_and_wait(Gpu& gpu, const Plan& plan, const GatedDeltaHArgs& args);
+
+/// The launches of a problem under a config, loaded in the build for tests.
+[[nodiscard]] Result<std::vector<engine::LaunchStage>> perturbed(Gpu& gpu,
+                                                                 const ops::GatedDeltaH& op,
+                                                                 const Config& config);
 
 /// Every config of the space that is legal for this problem on this GPU.
 [[nodiscard]] Result<std::vector<Config>> legal_configs(Gpu& gpu,

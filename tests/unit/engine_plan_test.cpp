@@ -334,6 +334,19 @@ TEST_CASE("a plan outlives its engine but not its context", "[engine]") {
   CHECK(plan.launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kDeviceLost);
 }
 
+TEST_CASE("a fault that shows first as a context without an id is latched too", "[engine]") {
+  EngineWorld world;
+  world.options.tune_mode = TuneMode::kOff;
+  const GatedDeltaHProblem problem = small_layer();
+  world.stock(problem);
+  CurrentContext context(world.driver);
+  auto engine = world.engine();
+  REQUIRE(engine->plan(problem).ok());
+  world.driver.fail_call("cuCtxGetId", 1, cuda::CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(engine->plan(problem).status().code() == ErrorCode::kDeviceLost);
+  CHECK(engine->plan(problem).status().code() == ErrorCode::kDeviceLost);
+}
+
 TEST_CASE("a sticky fault is latched", "[engine]") {
   EngineWorld world;
   world.options.tune_mode = TuneMode::kOff;

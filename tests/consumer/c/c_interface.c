@@ -1,6 +1,6 @@
 /* The C interface as a program in C sees it. Without arguments: no driver is there, and every call
- * says so or refuses. With the path of a pack: a driver and kernels are there, and an op is planned
- * and launched. Exits 0 if everything was as it should be; prints what was not. */
+ * says so or refuses. With the path of a pack and of a directory to write in: a driver and kernels are
+ * there, and an op is planned and launched. Exits 0 if everything was as it should be; prints what was not. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -68,6 +68,14 @@ static void without_a_driver(void) {
   check_error(scanjit_engine_create(&options, &engine, &error), SCANJIT_INVALID_ARGUMENT, &error,
               "tune_mode is 7", "an unknown mode");
   options.tune_mode = 0;
+  options.first_use = 3;
+  check_error(scanjit_engine_create(&options, &engine, &error), SCANJIT_INVALID_ARGUMENT, &error,
+              "first_use is 3", "an unknown first use");
+  options.first_use = SCANJIT_FIRST_USE_BACKGROUND;
+  options.wait_ms = -1;
+  check_error(scanjit_engine_create(&options, &engine, &error), SCANJIT_INVALID_ARGUMENT, &error,
+              "wait_ms", "a negative wait");
+  options.wait_ms = 0;
   options.pack_dir_count = 1;
   check_error(scanjit_engine_create(&options, &engine, &error), SCANJIT_INVALID_ARGUMENT, &error,
               "pack_dirs is null", "a list that is not there");
@@ -77,6 +85,10 @@ static void without_a_driver(void) {
   scanjit_error_free(NULL);
   check(scanjit_error_code(NULL) == SCANJIT_OK, "no error is ok");
   check(strcmp(scanjit_plan_why(NULL), "") == 0, "no plan has no reasons");
+  check_error(scanjit_engine_seal(NULL, &error), SCANJIT_INVALID_ARGUMENT, &error, "engine is null",
+              "sealing nothing");
+  check_error(scanjit_engine_close(NULL, &error), SCANJIT_INVALID_ARGUMENT, &error,
+              "engine is null", "closing nothing");
 }
 
 static void problems(void) {
@@ -149,7 +161,7 @@ static int make_a_context_current(void) {
   return retain != NULL && set != NULL && retain(&context, 0) == 0 && set(context) == 0;
 }
 
-static void with_a_driver(const char* pack) {
+static void with_a_driver(const char* pack, const char* scratch) {
   scanjit_error* error = NULL;
   scanjit_engine* engine = NULL;
   scanjit_plan* plan = NULL;
@@ -206,14 +218,76 @@ static void with_a_driver(const char* pack) {
   check(scanjit_gated_delta_h(engine, &problem, &args, NULL, 0, NULL, &error) == SCANJIT_OK,
         "plan and launch in one step");
 
+  check(strcmp(scanjit_plan_layer(plan), "heuristic") == 0, "the layer");
+  check(scanjit_plan_provisional(plan) == 0, "for good");
+  check(strlen(scanjit_plan_binary_id(plan)) > 8, "which binary");
+  check(strchr(scanjit_plan_binary_nvrtc(plan), '.') != NULL, "whose compiler's");
+
+  { /* The same config, asked for by name; and one that cannot be. */
+    scanjit_config config = scanjit_plan_config(plan);
+    scanjit_plan* named = NULL;
+    check(scanjit_gated_delta_h_plan_with(engine, &problem, &config, &named, &error) == SCANJIT_OK &&
+              strcmp(scanjit_plan_source(named), "forced") == 0,
+          "a plan of a config");
+    scanjit_plan_free(named);
+    named = NULL;
+    config.bv = 17;
+    check_error(scanjit_gated_delta_h_plan_with(engine, &problem, &config, &named, &error),
+                SCANJIT_UNSUPPORTED, &error, "bv=17", "a config that is none");
+    check(named == NULL, "no plan then");
+  }
+  {
+    scanjit_gated_delta_h_problem bad = a_problem();
+    const scanjit_gated_delta_h_problem* both[2];
+    scanjit_code codes[2] = {SCANJIT_INTERNAL, SCANJIT_INTERNAL};
+    bad.HV = -1;
+    both[0] = &bad;
+    both[1] = &problem;
+    check_error(scanjit_gated_delta_h_prewarm(engine, both, 2, codes, &error),
+                SCANJIT_INVALID_ARGUMENT, &error, "HV", "prewarming a bad problem");
+    check(codes[0] == SCANJIT_INVALID_ARGUMENT && codes[1] == SCANJIT_OK, "and a good one");
+    check(scanjit_gated_delta_h_prewarm(engine, NULL, 0, NULL, NULL) == SCANJIT_OK, "none at all");
+  }
+  {
+    char digest[65];
+    check(scanjit_engine_selection_digest(engine, digest, sizeof digest, &error) == SCANJIT_OK &&
+              strlen(digest) == 64,
+          "the digest of the selection");
+    check_error(scanjit_engine_selection_digest(engine, digest, 64, &error),
+                SCANJIT_INVALID_ARGUMENT, &error, "65 bytes", "a digest without room");
+  }
+
   memset(&stats, 0, sizeof stats);
   check_error(scanjit_engine_get_stats(engine, &stats, &error), SCANJIT_INVALID_ARGUMENT, &error,
               "struct_size is 0", "counters without a size");
   stats.struct_size = sizeof stats;
-  check(scanjit_engine_get_stats(engine, &stats, NULL) == SCANJIT_OK && stats.plans == 1 &&
+  check(scanjit_engine_get_stats(engine, &stats, NULL) == SCANJIT_OK && stats.plans == 2 &&
             stats.launches == 2 && stats.struct_size == sizeof stats,
         "counters");
 
+  { /* Sealed, what is loaded serves; the key that was served untuned goes into the journal. */
+    scanjit_gated_delta_h_problem other = a_problem();
+    char journal[4096];
+    int64_t keys = 0;
+    other.K = 32;
+    check(scanjit_engine_seal(engine, &error) == SCANJIT_OK, "sealing");
+    check(scanjit_gated_delta_h(engine, &problem, &args, NULL, 0, NULL, NULL) == SCANJIT_OK,
+          "a sealed engine serves what it has");
+    check(scanjit_gated_delta_h(engine, &other, &args, NULL, 0, NULL, NULL) == SCANJIT_NOT_FOUND,
+          "and refuses what it has not");
+    stats.struct_size = sizeof stats;
+    check(scanjit_engine_get_stats(engine, &stats, NULL) == SCANJIT_OK && stats.sealed_refused == 1 &&
+              stats.journal_keys >= 1,
+          "counters of a sealed engine");
+    snprintf(journal, sizeof journal, "%s/journal.json", scratch);
+    check(scanjit_engine_flush_journal(engine, journal, &keys, &error) == SCANJIT_OK && keys >= 1,
+          "the journal");
+    check_error(scanjit_engine_flush_journal(engine, NULL, &keys, &error), SCANJIT_INVALID_ARGUMENT,
+                &error, "path is null", "a journal nowhere");
+    check(scanjit_engine_close(engine, &error) == SCANJIT_OK, "closing");
+    check(scanjit_gated_delta_h(engine, &other, &args, NULL, 0, NULL, NULL) == SCANJIT_CANCELLED,
+          "a closed engine");
+  }
   scanjit_engine_free(engine);
   check(strstr(scanjit_plan_why(plan), "bv=") != NULL, "a plan outlives its engine");
   scanjit_plan_free(plan);
@@ -221,8 +295,8 @@ static void with_a_driver(const char* pack) {
 
 int main(int argc, char** argv) {
   problems();
-  if (argc > 1) {
-    with_a_driver(argv[1]);
+  if (argc > 2) {
+    with_a_driver(argv[1], argv[2]);
   } else {
     without_a_driver();
   }
