@@ -147,8 +147,8 @@ struct KdaForwardArgs {
 
   /// Optional u32 on the device, zeroed by the caller: bits are set in it for 1 bad lengths, 2 bad
   /// h0_indices, 4 bad ht_indices (-1 is legal and sets none). Lengths are bad that are negative or
-  /// end past T. Nothing is written for a sequence with bad lengths, and nothing outside the
-  /// tensors is touched.
+  /// end past T, or, overlapping, make more chunks than T tokens can have. Nothing is written for a
+  /// sequence with bad lengths, and nothing outside the tensors is touched.
   std::uint32_t* status = nullptr;
 
   /// Optional host copy of `cu_seqlens` (N+1 values): checked before the launch.

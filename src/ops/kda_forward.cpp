@@ -594,6 +594,8 @@ void KdaForward::fill_params(const StageNote& note, const Addresses& addresses,
   sequences.N = N_;
   sequences.T = p.T;
   sequences.segment_chunks = segment_chunks;
+  sequences.chunk_capacity = chunks_;
+  sequences.segment_capacity = segments(segment_chunks);
   sequences.slice_begin = note.numbers[kSliceBeginNote];
   sequences.slice_chunks = slice;
   auto* states = slice > 0 || L > 0 ? reinterpret_cast<float*>(workspace + at.states) : nullptr;

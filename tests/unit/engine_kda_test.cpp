@@ -1,5 +1,6 @@
-#include "engine_world.hpp"
 #include "kda_samples.hpp"
+
+#include "engine_world.hpp"
 
 using namespace scanjit;
 using namespace scanjit::test;

@@ -349,6 +349,8 @@ TEST_CASE("KDA's parameters are what the kernels read", "[ops][kda]") {
   CHECK(prepare.HV == 4);
   CHECK(prepare.sequences.chunk_offsets == offsets.chunk_offsets);
   CHECK(prepare.sequences.slice_chunks == 0);
+  CHECK(prepare.sequences.chunk_capacity == 18);
+  CHECK(prepare.sequences.segment_capacity == 7);
   const auto prescan = filled<params::ScanParams>(*op, stages[2], args, workspace);
   const auto merge = filled<params::MergeParams>(*op, stages[3], args, workspace);
   const auto scan = filled<params::ScanParams>(*op, stages[4], args, workspace);
