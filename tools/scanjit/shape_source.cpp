@@ -99,6 +99,10 @@ tuning::Shape usual_shape(const std::string& op) {
     shape.K = 256;
     shape.M = 64;
     shape.V = 512;
+  } else if (op == ops::kKdaForward.name) {
+    shape.H = 32;
+    shape.gate = "bounded";
+    shape.optional = {"A_log", "beta_sigmoid", "dt_bias", "ht", "normalize_qk"};
   } else {
     shape.H = 16;
     shape.gate = "g";
@@ -185,7 +189,7 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
           "': it has N, T, H, HV, K, V, M, BT, dtype, gate, optional, packed and numerics");
     }
   }
-  if (shape.HV == 0) shape.HV = has_h || is_abc(op) ? shape.H : 2 * shape.H;
+  if (shape.HV == 0) shape.HV = has_h || op != ops::kGatedDeltaH.name ? shape.H : 2 * shape.H;
   SCANJIT_TRY(ops::make_problem(shape).status());
   return shape;
 }
