@@ -15,6 +15,7 @@
 
 #include "scanjit/abc.hpp"
 #include "scanjit/gated_delta_h.hpp"
+#include "scanjit/kda_forward.hpp"
 #include "scanjit/result.hpp"
 #include "scanjit/types.hpp"
 
@@ -142,8 +143,10 @@ class Plan {
   /// Launches on `stream`, which belongs to the context that the plan was made in. Asynchronous; no
   /// allocation, no lock, no system call of ours. Capturable.
   /// Errors: kInvalidArgument (sentence names the tensor), kCudaError, kDeviceLost.
+  /// kInvalidArgument also if the plan is of another op than the arguments.
   [[nodiscard]] Status launch(const GatedDeltaHArgs& args, Workspace workspace,
                               Stream stream) const;
+  [[nodiscard]] Status launch(const KdaForwardArgs& args, Workspace workspace, Stream stream) const;
   [[nodiscard]] Status launch(const AbcForwardArgs& args, Workspace workspace, Stream stream) const;
   [[nodiscard]] Status launch(const AbcBackwardArgs& args, Workspace workspace,
                               Stream stream) const;
@@ -182,17 +185,21 @@ class Engine {
   /// context if none is current. The first call of a key may compile and time; later ones look it
   /// up. Errors: kInvalidArgument, kUnsupported, kNotFound (kStrict), kCompileFailed, kCudaError.
   [[nodiscard]] Result<Plan> plan(const GatedDeltaHProblem& problem);
+  [[nodiscard]] Result<Plan> plan(const KdaForwardProblem& problem);
   [[nodiscard]] Result<Plan> plan(const AbcForwardProblem& problem);
   [[nodiscard]] Result<Plan> plan(const AbcBackwardProblem& problem);
 
   /// The same with a config named by the caller: kUnsupported if it is not legal here.
   [[nodiscard]] Result<Plan> plan_with(const GatedDeltaHProblem& problem, const Config& config);
+  [[nodiscard]] Result<Plan> plan_with(const KdaForwardProblem& problem, const Config& config);
   [[nodiscard]] Result<Plan> plan_with(const AbcForwardProblem& problem, const Config& config);
   [[nodiscard]] Result<Plan> plan_with(const AbcBackwardProblem& problem, const Config& config);
 
   /// `plan` and `Plan::launch` in one step, in the stream's own context.
   [[nodiscard]] Status gated_delta_h(const GatedDeltaHProblem& problem, const GatedDeltaHArgs& args,
                                      Workspace workspace, Stream stream);
+  [[nodiscard]] Status kda_forward(const KdaForwardProblem& problem, const KdaForwardArgs& args,
+                                   Workspace workspace, Stream stream);
   [[nodiscard]] Status abc_forward(const AbcForwardProblem& problem, const AbcForwardArgs& args,
                                    Workspace workspace, Stream stream);
   [[nodiscard]] Status abc_backward(const AbcBackwardProblem& problem, const AbcBackwardArgs& args,
@@ -200,11 +207,13 @@ class Engine {
 
   /// Plans every problem now, so that no later call of them compiles or loads.
   [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<GatedDeltaHProblem>& problems);
+  [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<KdaForwardProblem>& problems);
   [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<AbcForwardProblem>& problems);
   [[nodiscard]] std::vector<PrewarmItem> prewarm(const std::vector<AbcBackwardProblem>& problems);
 
   /// Which config a problem would get and why; times and compiles nothing.
   [[nodiscard]] Result<Why> why(const GatedDeltaHProblem& problem);
+  [[nodiscard]] Result<Why> why(const KdaForwardProblem& problem);
   [[nodiscard]] Result<Why> why(const AbcForwardProblem& problem);
   [[nodiscard]] Result<Why> why(const AbcBackwardProblem& problem);
 

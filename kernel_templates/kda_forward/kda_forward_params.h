@@ -49,6 +49,7 @@ struct SequenceParams {
   const long long* segment_offsets;   // [N+1] when packed and split
   long long N, T;                     // sequences; tokens of a batch row (packed: of all sequences)
   long long segment_chunks;           // chunks of a segment; serial: more than any sequence has
+  long long chunk_capacity, segment_capacity;  // that the workspace has room for when packed
   // Serial, where records of all chunks are too many: this launch does chunks [slice_begin, slice_begin +
   // slice_chunks) of every sequence, whose records lie at [N, slice_chunks]. 0 chunks: all at once.
   long long slice_begin, slice_chunks;

@@ -21,24 +21,28 @@ __device__ __forceinline__ i64 chunks_of(i64 tokens) {
   return (tokens + kda_forward::kChunkTokens - 1) / kda_forward::kChunkTokens;
 }
 
-// A sequence, and where its chunks and segments begin in the workspace.
+// A sequence, and where its chunks and segments begin in the workspace. A bad one has no tokens: its lengths
+// are, or, lengths that overlap making more chunks than there is room for, it has no room.
 struct Place {
   i64 n;
   i64 row0, tokens;     // first token row, tokens
   i64 chunk0, chunks;   // first record, records
   i64 index;            // which chunk or segment of the sequence
   bool exists;          // false: the block is beyond the last
+  bool bad;
 };
 
 template <class Cfg>
 __device__ __forceinline__ Place place_of_sequence(const kda_forward::SequenceParams& p, i64 n) {
-  Place place{n, n * p.T, p.T, n * chunks_of(p.T), chunks_of(p.T), 0, true};
+  Place place{n, n * p.T, p.T, n * chunks_of(p.T), chunks_of(p.T), 0, true, false};
   if constexpr (Cfg::PACKED) {
     const Sequence sequence = load_sequence<Cfg::INDEX64>(p.cu_seqlens, n, p.T);
     place.row0 = sequence.begin;
     place.tokens = sequence.tokens;
     place.chunk0 = p.chunk_offsets[n];
     place.chunks = chunks_of(sequence.tokens);
+    place.bad = sequence.bad || place.chunk0 + place.chunks > p.chunk_capacity;
+    if (place.bad) place.tokens = place.chunks = 0;
   }
   return place;
 }
@@ -63,6 +67,7 @@ __device__ __forceinline__ Place place_of_chunk(const kda_forward::SequenceParam
   }
   Place place = place_of_sequence<Cfg>(p, n);
   place.index = chunk - place.chunk0;
+  place.exists = place.index < place.chunks;
   return place;
 }
 

@@ -63,7 +63,10 @@ __device__ __forceinline__ void kda_merge(const kda_forward::MergeParams& p) {
   const Place place = place_of_sequence<Cfg>(p.sequences, n);
   const i64 segments = place.chunks <= p.sequences.segment_chunks ? 1 : (place.chunks + p.sequences.segment_chunks - 1) / p.sequences.segment_chunks;
   i64 first = n * segments;
-  if constexpr (Cfg::PACKED) first = p.sequences.segment_offsets[n];
+  if constexpr (Cfg::PACKED) {
+    first = p.sequences.segment_offsets[n];
+    if (first + segments > p.sequences.segment_capacity) return;
+  }
   unsigned status = 0;
   const i64 slot = h0_slot_of<Cfg>(p.h0_indices, n, p.h0_slots, status);
 

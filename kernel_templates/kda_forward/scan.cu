@@ -296,13 +296,20 @@ __device__ __forceinline__ void store_checkpoints(const KdaScanBlock<Cfg>& block
   }
 }
 
+// Those before a chunk. Where segments meet, the earlier one stores: its end has the bits of a call that ends there.
+template <class Cfg>
+__device__ __forceinline__ void store_checkpoints_before(const KdaScanBlock<Cfg>& block, int chunk, KdaState<Cfg>& S) {
+  if (Cfg::SPLIT && chunk == 0 && block.first > 0) return;
+  store_checkpoints(block, static_cast<i64>(block.first + chunk) * kPanelRows, S);
+}
+
 // The chunks of the segment in order, by the instructions of a warp.
 template <class Cfg>
 __device__ __forceinline__ void scan_by_warps(const KdaScanBlock<Cfg>& block, KdaState<Cfg>& S) {
   int stage = 0;
   u32 parity = 0;
   for (int chunk = 0; chunk < block.chunks; ++chunk) {
-    if constexpr (!Cfg::PRESCAN && Cfg::HAS_CHECKPOINTS) store_checkpoints(block, static_cast<i64>(block.first + chunk) * kPanelRows, S);
+    if constexpr (!Cfg::PRESCAN && Cfg::HAS_CHECKPOINTS) store_checkpoints_before(block, chunk, S);
     perturb<Cfg>();
     wait_stage(block, stage, parity);
     KdaValues o = {};
@@ -341,7 +348,7 @@ __device__ __forceinline__ void scan_by_warpgroups(const KdaScanBlock<Cfg>& bloc
   int stage = 0, before = Cfg::STAGES - 1;  // of this chunk, of the one before
   u32 parity = 0;
   for (int chunk = 0; chunk < block.chunks; ++chunk) {
-    if constexpr (!Cfg::PRESCAN && Cfg::HAS_CHECKPOINTS) store_checkpoints(block, static_cast<i64>(block.first + chunk) * kPanelRows, S);
+    if constexpr (!Cfg::PRESCAN && Cfg::HAS_CHECKPOINTS) store_checkpoints_before(block, chunk, S);
     perturb<Cfg>();
     wait_stage(block, stage, parity);
     const unsigned char* record = block.shared.stage[stage];
@@ -437,9 +444,7 @@ __device__ __forceinline__ void kda_scan(const kda_forward::ScanParams& p) {
   unsigned status = 0;
   i64 h0_slot = -1, ht_slot = -1;
   if constexpr (!Cfg::PRESCAN) {
-    if constexpr (Cfg::PACKED) {
-      if (load_sequence<Cfg::INDEX64>(p.sequences.cu_seqlens, place.n, p.sequences.T).bad) status = kda_forward::kStatusLengths;
-    }
+    if (place.bad) status = kda_forward::kStatusLengths;
     if (status == 0) h0_slot = h0_slot_of<Cfg>(p.h0_indices, place.n, p.h0_slots, status);
     if (Cfg::HAS_HT && (status & kda_forward::kStatusLengths) == 0) {
       ht_slot = place.n;
@@ -486,6 +491,7 @@ __device__ __forceinline__ void kda_scan(const kda_forward::ScanParams& p) {
     float* to = p.summaries + (head * (Cfg::V + Cfg::K) + value0) * static_cast<i64>(Cfg::K);
     for_each_element(block, S, [&](float& s, int key, int value) { to[static_cast<i64>(value) * Cfg::K + key] = s; });
   } else if (!last) {
+    if constexpr (Cfg::SPLIT && Cfg::HAS_CHECKPOINTS) store_checkpoints(block, static_cast<i64>(block.first + block.chunks) * kPanelRows, S);
     if (slice > 0) for_each_element(block, S, [&](float& s, int key, int value) { handed_on[static_cast<i64>(value) * Cfg::K + key] = s; });
   } else {
     if constexpr (Cfg::HAS_CHECKPOINTS) {

@@ -7,6 +7,7 @@
 #include "ops/abc_backward.hpp"
 #include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
+#include "ops/kda_forward.hpp"
 
 namespace scanjit {
 
@@ -324,6 +325,27 @@ Result<Why> Engine::why(const AbcForwardProblem& problem) {
 }
 Result<Why> Engine::why(const AbcBackwardProblem& problem) {
   return why_for<ops::AbcBackward>(impl_.get(), problem);
+}
+
+Result<Plan> Engine::plan(const KdaForwardProblem& problem) {
+  return plan_of<ops::KdaForward>(impl_.get(), problem);
+}
+
+Result<Plan> Engine::plan_with(const KdaForwardProblem& problem, const Config& config) {
+  return plan_with_of<ops::KdaForward>(impl_.get(), problem, config);
+}
+
+Status Engine::kda_forward(const KdaForwardProblem& problem, const KdaForwardArgs& args,
+                           Workspace workspace, Stream stream) {
+  return run_of<ops::KdaForward>(impl_.get(), problem, args, workspace, stream);
+}
+
+std::vector<PrewarmItem> Engine::prewarm(const std::vector<KdaForwardProblem>& problems) {
+  return prewarm_of<ops::KdaForward>(impl_.get(), problems);
+}
+
+Result<Why> Engine::why(const KdaForwardProblem& problem) {
+  return why_for<ops::KdaForward>(impl_.get(), problem);
 }
 
 void Engine::close() {

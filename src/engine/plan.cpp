@@ -6,6 +6,7 @@
 #include "ops/abc_backward.hpp"
 #include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
+#include "ops/kda_forward.hpp"
 
 namespace scanjit::engine {
 
@@ -161,6 +162,10 @@ Status Plan::launch(const AbcForwardArgs& args, Workspace workspace, Stream stre
 }
 Status Plan::launch(const AbcBackwardArgs& args, Workspace workspace, Stream stream) const {
   return launch_plan<ops::AbcBackward>(impl_.get(), args, workspace, stream);
+}
+
+Status Plan::launch(const KdaForwardArgs& args, Workspace workspace, Stream stream) const {
+  return launch_plan<ops::KdaForward>(impl_.get(), args, workspace, stream);
 }
 
 }  // namespace scanjit

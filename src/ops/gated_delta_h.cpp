@@ -8,6 +8,8 @@
 
 #include "core/guard.hpp"
 #include "gated_delta_h/gated_delta_h_params.h"
+#include "ops/constants.hpp"
+#include "ops/problem_checks.hpp"
 
 namespace scanjit::ops {
 namespace {
@@ -15,10 +17,7 @@ namespace {
 namespace params = scanjit::gated_delta_h;
 
 enum StageKind : int { kOffsetsStage, kScanStage };
-constexpr std::int64_t kMaxBlocks = std::numeric_limits<int>::max();
 constexpr std::int64_t kWorkspaceAlignment = 256;
-
-std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 int next_power_of_two(int value) {
   int power = 1;
@@ -61,13 +60,6 @@ constexpr std::int64_t kMaxMapStride = std::int64_t{1} << 39;
 
 Status illegal(const Config& config, const std::string& why) {
   return unsupported("config " + to_string(config) + ": " + why);
-}
-
-jit::Constant integer(const char* name, std::int64_t value) {
-  return {name, jit::Constant::Type::kInt, value};
-}
-jit::Constant boolean(const char* name, bool value) {
-  return {name, jit::Constant::Type::kBool, value ? 1 : 0};
 }
 
 }  // namespace

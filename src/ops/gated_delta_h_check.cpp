@@ -7,59 +7,14 @@
 #include "core/checked_math.hpp"
 #include "gated_delta_h/gated_delta_h_params.h"
 #include "ops/gated_delta_h.hpp"
+#include "ops/problem_checks.hpp"
 #include "ops/regions.hpp"
 
 namespace scanjit::ops {
 namespace {
 
-constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-constexpr std::int64_t kMaxBlocks = kMaxInt;  // of a grid's x
-// The kernel counts slabs (at most 8 a chunk) in an int.
-constexpr std::int64_t kMaxChunks = std::int64_t{1} << 27;
 constexpr std::int64_t kMaxV = std::int64_t{1} << 30;
 constexpr int kLargestBv = 128;
-
-std::string number(std::int64_t value) { return std::to_string(value); }
-
-std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-
-Status check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return invalid_argument(std::string(name) + " is " + number(value) + "; it must be " +
-                          number(low) + " to " + number(high));
-}
-
-Status check_not_negative(const char* name, std::int64_t value) {
-  if (value >= 0) return {};
-  return invalid_argument(std::string(name) + " is " + number(value) + "; it must not be negative");
-}
-
-// Fills in a stride of 0 and checks the others; `row`: elements of one row, `what`: how it is made
-// up.
-Status check_stride(const char* name, std::int64_t& stride, std::optional<std::int64_t> row,
-                    const char* what) {
-  if (!row) return invalid_argument(std::string(what) + " overflows 63 bits");
-  if (stride == 0) stride = *row;
-  if (stride >= *row) return {};
-  return invalid_argument(std::string(name) + " is " + number(stride) +
-                          " elements, less than one row of " + what + " = " + number(*row));
-}
-
-// rows * stride elements of `size` bytes have 63-bit addresses.
-Status check_extent(const char* name, std::int64_t rows, std::int64_t stride, std::int64_t size) {
-  if (checked_product({rows > 0 ? rows : 1, stride, size})) return {};
-  return invalid_argument(std::string(name) + " has " + number(rows) + " rows of " +
-                          number(stride) + " elements of " + number(size) +
-                          " bytes, more than 63 bits can address");
-}
-
-std::int64_t bytes_of(IndexType type) { return type == IndexType::kInt32 ? 4 : 8; }
-
-Status check_index_type(const char* name, IndexType type) {
-  if (type == IndexType::kInt32 || type == IndexType::kInt64) return {};
-  return invalid_argument(std::string(name) + " is " + number(static_cast<int>(type)) +
-                          "; it must be kInt32 or kInt64");
-}
 
 }  // namespace
 
@@ -70,10 +25,7 @@ Status GatedDeltaH::check() {
     return invalid_argument("dtype is " + number(static_cast<int>(p.dtype)) +
                             "; it must be kBf16 (1) or kF16 (2)");
   }
-  if (p.layout != StateLayout::kKV && p.layout != StateLayout::kVK) {
-    return invalid_argument("layout is " + number(static_cast<int>(p.layout)) +
-                            "; it must be kKV (1) or kVK (2)");
-  }
+  SCANJIT_TRY(check_layout(p.layout));
   if (p.gate_base != GateBase::kTwo && p.gate_base != GateBase::kE) {
     return invalid_argument("gate_base is " + number(static_cast<int>(p.gate_base)) +
                             "; it must be kTwo (1) or kE (2)");
@@ -87,43 +39,15 @@ Status GatedDeltaH::check() {
 
   SCANJIT_TRY(check_range("K", p.K, 1, 256));
   SCANJIT_TRY(check_range("V", p.V, 1, kMaxV));
-  SCANJIT_TRY(check_range("H", p.H, 1, kMaxInt));
-  SCANJIT_TRY(check_range("HV", p.HV, 1, kMaxInt));
-  if (p.HV % p.H != 0)
-    return invalid_argument("HV is " + number(p.HV) +
-                            "; it must be a multiple of H = " + number(p.H));
+  SCANJIT_TRY(check_heads(p.H, p.HV));
   if (p.BT != 16 && p.BT != 32 && p.BT != 64)
     return invalid_argument("BT is " + number(p.BT) + "; it must be 16, 32 or 64");
-  SCANJIT_TRY(check_not_negative("B", p.B));
-  SCANJIT_TRY(check_not_negative("T", p.T));
-  SCANJIT_TRY(check_not_negative("sequences", p.sequences));
   SCANJIT_TRY(check_not_negative("max_tokens", p.max_tokens));
   SCANJIT_TRY(check_not_negative("chunk_capacity", p.chunk_capacity));
-  if (ceil_divide(p.T, p.BT) > kMaxChunks) {
-    return invalid_argument("T is " + number(p.T) + "; it must be at most " + number(kMaxChunks) +
-                            " chunks of BT = " + number(p.BT));
-  }
-  if (p.packed) {
-    if (p.B != 1)
-      return invalid_argument("B is " + number(p.B) + "; it must be 1 when cu_seqlens is given");
-    if (p.cu_seqlens_type == IndexType::kInt32 && p.T > kMaxInt) {
-      return invalid_argument("T is " + number(p.T) + ", but cu_seqlens is int32 and ends at " +
-                              number(kMaxInt));
-    }
-    N_ = p.sequences;
-  } else {
-    if (p.sequences != 0 && p.sequences != p.B) {
-      return invalid_argument("sequences is " + number(p.sequences) +
-                              "; without cu_seqlens it must be 0 or B = " + number(p.B));
-    }
-    if (p.has_chunk_offsets)
-      return invalid_argument("has_chunk_offsets is set, but chunk_offsets needs cu_seqlens");
-    N_ = p.B;
-  }
-  if (p.has_h0_indices && !p.has_h0)
-    return invalid_argument("has_h0_indices is set, but the problem has no h0");
-  if (p.has_ht_indices && !p.has_ht)
-    return invalid_argument("has_ht_indices is set, but the problem has no ht");
+  SCANJIT_ASSIGN_OR_RETURN(
+      N_, check_lengths({p.B, p.T, p.packed, p.sequences, p.cu_seqlens_type, p.BT}));
+  if (!p.packed && p.has_chunk_offsets)
+    return invalid_argument("has_chunk_offsets is set, but chunk_offsets needs cu_seqlens");
 
   // Strides; absent tensors keep none.
   const auto rows = checked_multiply(p.B, p.T);
@@ -146,26 +70,10 @@ Status GatedDeltaH::check() {
   if (p.has_gk) SCANJIT_TRY(check_extent("gk", rows_, p.gk_stride, 4));
   if (p.has_v_new) SCANJIT_TRY(check_extent("v_new", rows_, p.v_new_stride, 2));
 
-  SCANJIT_TRY(check_not_negative("h0_slots", p.h0_slots));
-  SCANJIT_TRY(check_not_negative("ht_slots", p.ht_slots));
-  if (p.h0_slots == 0) p.h0_slots = N_;
-  if (p.ht_slots == 0) p.ht_slots = N_;
-  if (p.has_h0) {
-    if (!p.has_h0_indices && p.h0_slots < N_) {
-      return invalid_argument("h0_slots is " + number(p.h0_slots) +
-                              "; without h0_indices it must be at least the number of sequences, " +
-                              number(N_));
-    }
-    SCANJIT_TRY(check_extent("h0", p.h0_slots, p.h0_slot_stride, 4));
-  }
-  if (p.has_ht) {
-    if (!p.has_ht_indices && p.ht_slots < N_) {
-      return invalid_argument("ht_slots is " + number(p.ht_slots) +
-                              "; without ht_indices it must be at least the number of sequences, " +
-                              number(N_));
-    }
-    SCANJIT_TRY(check_extent("ht", p.ht_slots, p.ht_slot_stride, 4));
-  }
+  SCANJIT_TRY(
+      check_states({"h0", p.has_h0, p.has_h0_indices, p.h0_slot_stride, 4}, N_, p.h0_slots));
+  SCANJIT_TRY(
+      check_states({"ht", p.has_ht, p.has_ht_indices, p.ht_slot_stride, 4}, N_, p.ht_slots));
 
   // Chunks of h.
   if (p.packed) {
@@ -208,23 +116,10 @@ Status GatedDeltaH::check() {
 }
 
 Status GatedDeltaH::check_host_lengths(const std::int64_t* lengths) const {
+  SCANJIT_TRY(check_host_cu_seqlens(lengths, N_, problem_.T));
   std::int64_t chunks = 0;
-  for (std::int64_t n = 0; n <= N_; ++n) {
-    const std::int64_t begin = n == 0 ? 0 : lengths[n - 1];
-    if (lengths[n] < 0) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
-                              "; it must not be negative");
-    }
-    if (lengths[n] < begin) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
-                              ", less than the entry before it, " + number(begin));
-    }
-    if (lengths[n] > problem_.T) {
-      return invalid_argument("host_cu_seqlens[" + number(n) + "] is " + number(lengths[n]) +
-                              ", past the end of T = " + number(problem_.T) + " tokens");
-    }
-    if (n > 0) chunks += ceil_divide(lengths[n] - begin, problem_.BT);
-  }
+  for (std::int64_t n = 0; n < N_; ++n)
+    chunks += ceil_divide(lengths[n + 1] - lengths[n], problem_.BT);
   if (problem_.has_h && chunks > capacity_) {
     return invalid_argument("h has room for " + number(capacity_) +
                             " chunks, but host_cu_seqlens makes " + number(chunks));
@@ -312,13 +207,6 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace,
   // What is wrong, or fine on a second look, is found below.
   if (plainly_fine(args)) return {};
 
-  struct Argument {
-    const char* name;
-    const void* address;
-    bool exists;    // the problem has this tensor
-    bool elements;  // and it has elements
-    int alignment;
-  };
   const bool tokens = rows_ > 0;
   const int row_alignment = aligned_ ? 16 : 2;
   const int length_alignment = static_cast<int>(bytes_of(p.cu_seqlens_type)),
@@ -338,28 +226,7 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace,
       {"v_new", args.v_new, p.has_v_new, tokens, row_alignment},
       {"ht", args.ht, p.has_ht, true, 4},
   }};
-  for (const Argument& argument : arguments) {
-    if (!argument.exists) {
-      if (argument.address != nullptr)
-        return invalid_argument(std::string(argument.name) + " is given, but the problem has none");
-      continue;
-    }
-    if (argument.address == nullptr) {
-      if (argument.elements)
-        return invalid_argument(std::string(argument.name) + " is null, but the problem has it");
-      continue;
-    }
-    // Alignments are powers of two; a division would take longer than the rest of this loop.
-    const std::uintptr_t off = reinterpret_cast<std::uintptr_t>(argument.address) &
-                               static_cast<std::uintptr_t>(argument.alignment - 1);
-    if (off != 0) {
-      return invalid_argument(std::string(argument.name) + " lies " + std::to_string(off) +
-                              " bytes past a multiple of " + std::to_string(argument.alignment) +
-                              (argument.alignment == 16
-                                   ? "; give it 16-byte alignment, or set aligned16 to false"
-                                   : "; it must be aligned to its element"));
-    }
-  }
+  for (const Argument& argument : arguments) SCANJIT_TRY(check_argument(argument));
   if (reinterpret_cast<std::uintptr_t>(args.status) % 4 != 0)
     return invalid_argument("status is not aligned to 4 bytes");
 
@@ -374,14 +241,7 @@ Status GatedDeltaH::check_args(const GatedDeltaHArgs& args, Workspace workspace,
         number(capacity_bound_));
   }
 
-  if (workspace.bytes < workspace_bytes || (workspace_bytes > 0 && workspace.data == nullptr)) {
-    return invalid_argument("workspace is " +
-                            number(workspace.data == nullptr ? 0 : workspace.bytes) +
-                            " bytes; this problem needs " + number(workspace_bytes));
-  }
-  if (workspace_bytes > 0 && reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
-    return invalid_argument("workspace is not aligned to 256 bytes");
-  }
+  SCANJIT_TRY(check_workspace(workspace, workspace_bytes));
   return check_overlaps(args, workspace.data, workspace_bytes);
 }
 

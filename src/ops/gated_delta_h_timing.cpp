@@ -1,82 +1,19 @@
 // The gated-delta scan on synthetic memory: sizes and contents of its tensors.
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "core/checked_math.hpp"
 #include "ops/gated_delta_h.hpp"
+#include "ops/problem_checks.hpp"
+#include "ops/synthetic.hpp"
 
 namespace scanjit::ops {
 namespace {
 
 constexpr std::int64_t kPatternBytes = 2 << 20;  // of the widest token tensor
 constexpr std::int64_t kStatePatternBytes = 1 << 20;
-constexpr std::int64_t kTensorAlignment = 256;
 constexpr float kStrongestDecay = 0.1F;  // log2 units a token
-
-std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-std::int64_t bytes_of(IndexType type) { return type == IndexType::kInt32 ? 4 : 8; }
-
-// The same numbers on every machine; quality does not matter here.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
-  std::uint64_t bits() {
-    std::uint64_t z = state_ += 0x9E3779B97F4A7C15U;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-    return z ^ (z >> 31);
-  }
-  float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
-  float normal() {  // sum of four uniforms, scaled to variance 1
-    const std::uint64_t b = bits();
-    const auto sum =
-        static_cast<float>((b & 0xFFFF) + (b >> 16 & 0xFFFF) + (b >> 32 & 0xFFFF) + (b >> 48));
-    return (sum - 131070.0F) * (1.0F / 37837.0F);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
-std::uint16_t to_16_bits(float value, DType dtype) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (dtype == DType::kBf16) return static_cast<std::uint16_t>((bits + 0x8000U) >> 16);
-  // f16 of small normal values, rounded towards zero; what is too small for it becomes zero.
-  const std::uint32_t sign = bits >> 16 & 0x8000U, exponent = bits >> 23 & 0xFFU;
-  if (exponent < 113) return static_cast<std::uint16_t>(sign);
-  return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3FFU));
-}
-
-void put_index(unsigned char* host, std::int64_t place, std::int64_t value, IndexType type) {
-  if (type == IndexType::kInt64) {
-    std::memcpy(host + place * 8, &value, 8);
-  } else {
-    const auto narrow = static_cast<std::int32_t>(value);
-    std::memcpy(host + place * 4, &narrow, 4);
-  }
-}
-
-// Unit rows of k, [tokens, H, K]; the same for every caller.
-template <class Use>  // use(token, key head, row)
-void for_each_key_row(std::int64_t tokens, std::int64_t H, std::int64_t K, Use use) {
-  Random random(1);
-  std::vector<float> row(static_cast<std::size_t>(K));
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    for (std::int64_t h = 0; h < H; ++h) {
-      float squares = 1e-6F;
-      for (float& x : row) {
-        x = random.normal();
-        squares += x * x;
-      }
-      const float scale = 1 / std::sqrt(squares);
-      for (float& x : row) x *= scale;
-      use(t, h, row);
-    }
-  }
-}
 
 }  // namespace
 
@@ -148,36 +85,15 @@ std::shared_ptr<const OpProblem> GatedDeltaH::for_timing(std::int64_t max_bytes)
   p.h0_slot_stride = p.ht_slot_stride = p.h0_slots = p.ht_slots = 0;
   p.chunk_capacity = 0;
   p.max_tokens = 0;
-  // Null if it does not fit (or its sizes overflow).
-  const auto fitting = [&](std::int64_t tokens) -> std::shared_ptr<const GatedDeltaH> {
-    const auto T = p.packed ? checked_multiply(N_, tokens) : tokens;
-    if (!T) return nullptr;
-    p.T = *T;
-    const auto made = make(p);
-    if (!made.ok()) return nullptr;
-    std::int64_t bytes = (*made)->workspace_bound();
-    for (const Tensor& tensor : (*made)->tensors()) {
-      const auto rounded = checked_add(tensor.bytes, kTensorAlignment);
-      const auto sum = rounded ? checked_add(bytes, *rounded) : std::nullopt;
-      if (!sum) return nullptr;
-      bytes = *sum;
-    }
-    return bytes <= max_bytes ? *made : nullptr;
-  };
-  if (auto whole = fitting(tokens_per_sequence())) return whole;
-
-  std::int64_t fits = 0, too_many = ceil_divide(tokens_per_sequence(), p.BT);
-  std::shared_ptr<const OpProblem> largest;
-  while (too_many - fits > 1) {
-    const std::int64_t chunks = fits + (too_many - fits) / 2;
-    if (auto made = fitting(chunks * p.BT)) {
-      largest = std::move(made);
-      fits = chunks;
-    } else {
-      too_many = chunks;
-    }
-  }
-  return largest;
+  return largest_that_fits(
+      [&](std::int64_t tokens) -> std::shared_ptr<const OpProblem> {
+        const auto T = p.packed ? checked_multiply(N_, tokens) : tokens;
+        if (!T) return nullptr;
+        p.T = *T;
+        const auto made = make(p);
+        return made.ok() ? *made : nullptr;
+      },
+      tokens_per_sequence(), p.BT, max_bytes);
 }
 
 void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
@@ -187,7 +103,7 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
   auto* floats = reinterpret_cast<float*>(host);
   switch (tensor) {
     case kK:
-      for_each_key_row(tokens, p.H, p.K,
+      for_each_key_row(1, tokens, p.H, p.K,
                        [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
                          std::uint16_t* to = halves + (t * p.H + h) * p.K;
                          for (std::size_t i = 0; i < row.size(); ++i)
@@ -201,7 +117,7 @@ void GatedDeltaH::fill_pattern(std::size_t tensor, unsigned char* host) const {
       const double spread = 1 + std::sqrt(static_cast<double>(p.BT) / static_cast<double>(p.K));
       const auto beta = static_cast<float>(1 / (spread * spread));
       for_each_key_row(
-          tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
+          1, tokens, p.H, p.K, [&](std::int64_t t, std::int64_t h, const std::vector<float>& row) {
             for (std::int64_t hv = h * (p.HV / p.H); hv < (h + 1) * (p.HV / p.H); ++hv) {
               std::uint16_t* to = halves + (t * p.HV + hv) * p.K;
               for (std::size_t i = 0; i < row.size(); ++i)

@@ -3,6 +3,7 @@
 #include "ops/abc_backward.hpp"
 #include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
+#include "ops/kda_forward.hpp"
 
 namespace scanjit::ops {
 namespace {
@@ -29,7 +30,8 @@ constexpr Entry entry() {
           made_of<AnOp, tuning::ShapeKey, tuning::MeasuredPoint>};
 }
 
-constexpr Entry kEntries[] = {entry<GatedDeltaH>(), entry<AbcForward>(), entry<AbcBackward>()};
+constexpr Entry kEntries[] = {entry<GatedDeltaH>(), entry<KdaForward>(), entry<AbcForward>(),
+                              entry<AbcBackward>()};
 
 Result<const Entry*> find(const std::string& op) {
   std::string known;

@@ -97,6 +97,7 @@ void read_shared_fields(json::Object& object, Shape& shape, json::Errors& errors
   if (object.member("optional", false) != nullptr)
     shape.optional = read_words(object, "optional", errors);
   if (object.member("packed", false) != nullptr) shape.packed = object.boolean("packed");
+  read_word("numerics", shape.numerics);
 }
 
 std::string Shape::text() const {
@@ -106,7 +107,8 @@ std::string Shape::text() const {
          " HV=" + std::to_string(HV) + " K=" + std::to_string(K) + " V=" + std::to_string(V) +
          (M != 0 ? " M=" + std::to_string(M) : "") + " BT=" + std::to_string(BT) +
          " dtype=" + to_string(dtype) + " gate=" + gate + " optional=" + tensors +
-         " packed=" + (packed ? "true" : "false");
+         " packed=" + (packed ? "true" : "false") +
+         (numerics == "default" ? "" : " numerics=" + numerics);
 }
 
 Result<ShapeMap> shape_map_from_json(std::string_view text) {

@@ -29,6 +29,7 @@ struct Shape {
   std::string gate = "none";          ///< as ShapeKey::gate
   std::vector<std::string> optional;  ///< as ShapeKey::optional, sorted
   bool packed = false;                ///< N sequences on one token axis, by `cu_seqlens`
+  std::string numerics = "default";   ///< as ShapeKey::numerics
 
   friend bool operator==(const Shape&, const Shape&) = default;
   [[nodiscard]] std::string text() const;  ///< "gated_delta_h N=16 T=1024 H=16 HV=32 K=128 ..."

@@ -3,6 +3,7 @@ target_sources(scanjit_unit_tests PRIVATE
   engine_capture_test.cpp
   engine_context_test.cpp
   engine_first_use_test.cpp
+  engine_kda_test.cpp
   engine_legality_test.cpp
   engine_lookup_test.cpp
   engine_plan_test.cpp

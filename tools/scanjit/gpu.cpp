@@ -7,6 +7,7 @@
 #include "ops/abc_backward.hpp"
 #include "ops/abc_forward.hpp"
 #include "ops/gated_delta_h.hpp"
+#include "ops/kda_forward.hpp"
 #include "ops/registry.hpp"
 
 namespace scanjit::cli {
@@ -21,6 +22,7 @@ Result<Why> why_as(Engine& engine, const tuning::Shape& shape) {
 }  // namespace
 
 Result<Why> why_of(Engine& engine, const tuning::Shape& shape) {
+  if (shape.op == ops::kKdaForward.name) return why_as<ops::KdaForward>(engine, shape);
   if (shape.op == ops::kAbcForward.name) return why_as<ops::AbcForward>(engine, shape);
   if (shape.op == ops::kAbcBackward.name) return why_as<ops::AbcBackward>(engine, shape);
   return why_as<ops::GatedDeltaH>(engine, shape);

@@ -99,6 +99,10 @@ tuning::Shape usual_shape(const std::string& op) {
     shape.K = 256;
     shape.M = 64;
     shape.V = 512;
+  } else if (op == ops::kKdaForward.name) {
+    shape.H = 32;
+    shape.gate = "bounded";
+    shape.optional = {"A_log", "beta_sigmoid", "dt_bias", "ht", "normalize_qk"};
   } else {
     shape.H = 16;
     shape.gate = "g";
@@ -175,15 +179,17 @@ Result<tuning::Shape> parse_shape(const std::string& op, std::string_view text) 
     } else if (name == "optional") {
       shape.optional = split(value, '+');
       std::sort(shape.optional.begin(), shape.optional.end());
+    } else if (name == "numerics") {
+      shape.numerics = value;
     } else if (name == "packed") {
       SCANJIT_ASSIGN_OR_RETURN(shape.packed, parse_bool(name, value));
     } else {
       return invalid_argument(
           "a shape has no '" + name +
-          "': it has N, T, H, HV, K, V, M, BT, dtype, gate, optional and packed");
+          "': it has N, T, H, HV, K, V, M, BT, dtype, gate, optional, packed and numerics");
     }
   }
-  if (shape.HV == 0) shape.HV = has_h || is_abc(op) ? shape.H : 2 * shape.H;
+  if (shape.HV == 0) shape.HV = has_h || op != ops::kGatedDeltaH.name ? shape.H : 2 * shape.H;
   SCANJIT_TRY(ops::make_problem(shape).status());
   return shape;
 }
@@ -196,6 +202,7 @@ std::string shape_argument(const tuning::Shape& shape) {
                      ",BT=" + std::to_string(shape.BT) + ",dtype=" + to_string(shape.dtype) +
                      ",gate=" + shape.gate + ",optional=" + joined(shape.optional, "+");
   if (shape.packed) text += ",packed=true";
+  if (shape.numerics != "default") text += ",numerics=" + shape.numerics;
   return text;
 }
 
@@ -213,6 +220,7 @@ Json shape_json(const tuning::Shape& shape) {
   json["gate"] = shape.gate;
   json["optional"] = shape.optional;
   if (shape.packed) json["packed"] = true;
+  if (shape.numerics != "default") json["numerics"] = shape.numerics;
   return json;
 }
 
