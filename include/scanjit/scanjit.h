@@ -83,7 +83,7 @@ enum {
 
 typedef int32_t scanjit_first_use;
 enum {
-  SCANJIT_FIRST_USE_BLOCK = 1,     /* the call that meets a key waits while it is timed (the default) */
+  SCANJIT_FIRST_USE_BLOCK = 1, /* the call that meets a key waits while it is timed (the default) */
   SCANJIT_FIRST_USE_BACKGROUND = 2 /* the heuristic serves at once, a thread of the engine times */
 };
 

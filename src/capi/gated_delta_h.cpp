@@ -156,10 +156,9 @@ scanjit_code scanjit_gated_delta_h_plan_with(scanjit_engine* engine,
     SCANJIT_TRY(check_given(config, "config"));
     SCANJIT_TRY(check_given(plan, "plan"));
     SCANJIT_ASSIGN_OR_RETURN(const GatedDeltaHProblem wanted, problem_of(problem));
-    SCANJIT_ASSIGN_OR_RETURN(Plan made,
-                             engine->engine.plan_with(wanted, {config->bv, config->bk, config->stages,
-                                                               config->warps,
-                                                               config->segment_chunks}));
+    SCANJIT_ASSIGN_OR_RETURN(
+        Plan made, engine->engine.plan_with(wanted, {config->bv, config->bk, config->stages,
+                                                     config->warps, config->segment_chunks}));
     *plan = new scanjit_plan{std::move(made)};
     return {};
   });

@@ -369,6 +369,35 @@ std::string to_json(const TunedFile& file, Checksum checksum) {
   return text + "\n}\n";
 }
 
+std::string only_entries(std::string_view text, const std::string& kernel, std::int64_t H,
+                         std::int64_t HV) {
+  constexpr std::string_view kBegin = "\n\"entries\": [\n", kEnd = "]\n}\n", kEntry = "{\"key\":{";
+  const std::size_t begin = text.find(kBegin);
+  if (begin == std::string_view::npos || text.size() < kEnd.size() ||
+      text.substr(text.size() - kEnd.size()) != kEnd)
+    return std::string(text);
+  const std::string words[] = {"\"kernel\":\"" + kernel + "\"", "\"H\":" + std::to_string(H) + ",",
+                               "\"HV\":" + std::to_string(HV) + ","};
+  std::string kept(text.substr(0, begin + kBegin.size() - 1));
+  std::size_t count = 0;
+  std::string_view lines = text.substr(begin + kBegin.size());
+  lines.remove_suffix(kEnd.size());
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (!lines.empty() && line.back() == ',') line.remove_suffix(1);
+    if (line.substr(0, kEntry.size()) != kEntry) return std::string(text);
+    const std::string_view key = line.substr(0, line.find("},\"measured_at\""));
+    if (kernel.empty() || !std::all_of(std::begin(words), std::end(words), [&](const auto& word) {
+          return key.find(word) != std::string_view::npos;
+        }))
+      continue;
+    kept += (count++ == 0 ? "\n" : ",\n") + std::string(line);
+  }
+  return kept + std::string(kEnd);
+}
+
 Result<TunedFile> tuned_file_from_json(std::string_view text, Checksum checksum) {
   return guard([&]() -> Result<TunedFile> {
     SCANJIT_ASSIGN_OR_RETURN(const json::Value value, json::parse(text));

@@ -130,6 +130,10 @@ enum class Checksum { kWithout, kWith };
 /// Reads it strictly; with a "checksum" in the text it must match, `kWith` also demands one.
 /// Errors: kCorrupt, the sentence names the field.
 [[nodiscard]] Result<TunedFile> tuned_file_from_json(std::string_view text, Checksum checksum);
+/// Of a text that `to_json` wrote without a checksum: the same with no other entries than those of this
+/// kernel and these head counts ("": with none). A text of another form comes back whole.
+[[nodiscard]] std::string only_entries(std::string_view text, const std::string& kernel,
+                                       std::int64_t H, std::int64_t HV);
 /// One entry alone, as in "entries".
 [[nodiscard]] std::string to_json(const Record& record);
 [[nodiscard]] Result<Record> record_from_json(std::string_view text);

@@ -17,6 +17,8 @@ constexpr double kDropFarGap = 0.30;
 constexpr int kDropRound = 5;  // from this round on, drop what is clearly behind
 constexpr double kDropGap = 0.03;
 constexpr double kSettled = 2.0;  // standard errors that settle a comparison
+// A quiet GPU may have two modes some percent apart; a neighbour takes a multiple.
+constexpr double kModes = 4;
 constexpr std::size_t kMaxDetailBytes = 400;
 
 double median_of(std::vector<double> values) {
@@ -28,6 +30,13 @@ double median_of(std::vector<double> values) {
   return (upper +
           *std::max_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(middle))) /
          2;
+}
+
+/// How far apart the quarters of the values lie, as a part of their median.
+double middle_spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t quarter = values.size() / 4;
+  return (values[values.size() - 1 - quarter] - values[quarter]) / values[values.size() / 2];
 }
 
 struct Sample {
@@ -211,7 +220,10 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
       live.push_back({candidates[i], {}});
     }
 
-    std::vector<double> control;
+    // What tells a busy GPU: that the default's two times of a round differ, in the median, or that
+    // its times of all rounds do; a neighbour's bursts are often longer than a round.
+    std::vector<double> control, defaults;
+    double unrest = 0;
     std::size_t round = 0;
     bool ended = untried && out_of_time();
     bool settled = false;
@@ -251,6 +263,7 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
         for (const auto& [i, us] : times) live[i].samples.push_back({round, us});
         const double a = times.front().second, b = times.back().second;
         control.push_back(std::abs(a - b) / std::min(a, b));
+        defaults.insert(defaults.end(), {a, b});
         ++round;
       }
       std::sort(failed.rbegin(), failed.rend());
@@ -259,13 +272,14 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
 
       const int rounds = static_cast<int>(round);
       selection.noise = median_of(control);
+      unrest = std::max(selection.noise, middle_spread(defaults) / kModes);
       fit(live, round);
       drop(live, rounds, selection.noise);
       if (rounds >= options.rounds) {
         // Few rounds may call a quiet GPU busy by chance: a doubtful verdict takes as many again.
-        const bool busy = selection.noise > options.busy_spread;
+        const bool busy = unrest > options.busy_spread;
         const bool doubtful =
-            busy && selection.noise < 2 * options.busy_spread && rounds < 2 * options.rounds;
+            busy && unrest < 2 * options.busy_spread && rounds < 2 * options.rounds;
         settled =
             busy ? !doubtful
                  : live.size() == 1 || choose(live, kConfirmedRounds, options.min_gain).settled;
@@ -274,7 +288,7 @@ Result<Selection> select(const std::vector<Config>& candidates, const MeasureFn&
 
     selection.rounds = static_cast<int>(round);
     selection.partial = untried || selection.rounds < options.rounds;
-    selection.busy = selection.noise > options.busy_spread;
+    selection.busy = unrest > options.busy_spread;
     if (round == 0) {
       return Status(ErrorCode::kTimeout, "the budget of " + std::to_string(options.budget_ms) +
                                              " ms ended before one round of timing");

@@ -59,8 +59,10 @@ struct Selection {
   double noise = 0;  ///< the control: median over rounds of |first - last| / the smaller
   double tie =
       0;  ///< differences of ratios up to this counted as none: `min_gain`, or more in noise
-  int rounds = 0;        ///< completed
-  bool busy = false;     ///< noise above `busy_spread`: the default is the winner; store nothing
+  int rounds = 0;  ///< completed
+  /// Noise above `busy_spread`, or the middle half of the default's times over all rounds spreads by
+  /// four times that: the default is the winner; store nothing.
+  bool busy = false;
   bool partial = false;  ///< the budget ended before `rounds`, or before every candidate was tried
 };
 

@@ -26,12 +26,14 @@ struct Layer {
   std::string directory;  // "" if nothing of it is on disk
   bool writable = false;
   GpuFacts gpu;
+  std::string_view shipped;  // the text of a shipped file, read family by family
 
   // Guarded by `mutex`, which is never held while a file is read or written.
   std::mutex mutex;
   std::map<std::string, RecordPtr> records;  // by key text
   std::set<std::string> asked;               // file names that were read, or were not there
   bool listed = false;                       // every file of the directory was read
+  std::set<std::string> families;            // that were read of `shipped`
   bool buckets_read = false;
   TunedFile widths;  // only its width buckets
 
@@ -213,7 +215,34 @@ struct TunedStore::Impl {
     return query.under(buckets(layer, query.key.HV, query.key.V));
   }
 
+  /// Reads the entries of a shipped file that a key can have to do with. To read all of a large file
+  /// would take most of a warm start.
+  void read_family(Layer& layer, const ShapeKey& key) {
+    if (layer.shipped.empty()) return;
+    const std::lock_guard lock(layer.mutex);
+    if (!layer.families
+             .insert(key.kernel + " " + std::to_string(key.H) + " " + std::to_string(key.HV))
+             .second)
+      return;
+    Result<TunedFile> file = tuned_file_from_json(
+        only_entries(layer.shipped, key.kernel, key.H, key.HV), Checksum::kWithout);
+    if (!file.ok()) {
+      note_bad_shipped(layer.name, file.status());
+      return;
+    }
+    for (Record& record : file->entries) {
+      const auto kept = std::make_shared<const Record>(std::move(record));
+      layer.records.try_emplace(kept->key.text(), kept);
+    }
+  }
+
+  void note_bad_shipped(const std::string& name, const Status& status) {
+    ++corrupt_files;
+    warn_once(name, name + " is skipped: " + status.message());
+  }
+
   RecordPtr exact(Layer& layer, const ShapeKey& key) {
+    read_family(layer, key);
     const std::string text = key.text();
     const std::string name = key.file_name();
     {
@@ -262,20 +291,19 @@ struct TunedStore::Impl {
   void read_shipped() {
     std::call_once(shipped_once, [&] {
       for (const ShippedText& text : options.shipped) {
-        Result<TunedFile> file = tuned_file_from_json(text.text, Checksum::kWithout);
+        const std::string name = "shipped:" + std::string(text.name);
+        Result<TunedFile> file =
+            tuned_file_from_json(only_entries(text.text, "", 0, 0), Checksum::kWithout);
         if (!file.ok()) {
-          ++corrupt_files;
-          warn_once(std::string(text.name), "shipped file " + std::string(text.name) +
-                                                " is skipped: " + file.status().message());
+          note_bad_shipped(name, file.status());
           continue;
         }
         auto layer = std::make_unique<Layer>();
-        layer->name = "shipped:" + std::string(text.name);
+        layer->name = name;
         layer->gpu = file->gpu;
         layer->widths.gpu = file->gpu;
         layer->widths.width_buckets = std::move(file->width_buckets);
-        for (Record& record : file->entries)
-          layer->add(std::make_shared<const Record>(std::move(record)));
+        layer->shipped = text.text;
         (layer->gpu.same_model(options.gpu) ? shipped : foreign).push_back(std::move(layer));
       }
       std::stable_sort(foreign.begin(), foreign.end(), [&](const auto& a, const auto& b) {
@@ -332,6 +360,7 @@ struct TunedStore::Impl {
       Layer& layer = *where[i];
       const ShapeKey wanted = key_in(layer, query);
       read_all(layer);
+      read_family(layer, wanted);
       const std::lock_guard lock(layer.mutex);
       for (const auto& [text, record] : layer.records) {
         if (auto neighbour = neighbour_of(query, wanted, record, i))

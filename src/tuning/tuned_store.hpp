@@ -4,7 +4,7 @@
 ///
 /// Layers, first to last: the user cache (`<cache>/tuned/<gpu>/<key>.json`, writable, one file per
 /// key), packs (the same layout, read-only), shipped files (text compiled into the library, parsed
-/// once when first needed). Each layer cuts N into its own width buckets: a shipped file by its
+/// when first needed, the entries of one kernel and head counts at a time). Each layer cuts N into its own width buckets: a shipped file by its
 /// "width_buckets", a directory by its `width_buckets.json`, else by the default starts.
 ///
 /// Steps, each tried on all layers before the next: exact; another set of optional tensors (which

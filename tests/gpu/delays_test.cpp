@@ -40,8 +40,8 @@ TEST_CASE("Delays around every barrier change no bit", "[gpu][delays]") {
     const std::vector<engine::LaunchStage> kernels = must(perturbed(gpu, *op, config));
     for (std::int64_t repeat = 0; repeat < repeats; ++repeat) {
       must(tensors.poison_outputs());
-      must(engine::enqueue(gpu.api(), *op, kernels,
-                           ops::GatedDeltaH::addresses(tensors.args(), {}), gpu.stream()));
+      must(engine::enqueue(gpu.api(), *op, kernels, ops::GatedDeltaH::addresses(tensors.args(), {}),
+                           gpu.stream()));
       must(gpu.synchronize());
       ++runs;
       RunResult got;

@@ -43,8 +43,8 @@ void replay(const cuda::DriverApi& api, CUstream stream) {
   api.cuGraphDestroy(graph);
 }
 
-/// Somebody else's work, of a higher priority: the whole GPU for some milliseconds, then nothing
-/// for some, each time another number, until it ends.
+/// Somebody else's work, of a higher priority: the whole GPU for a part of a millisecond to a few, then
+/// nothing as long, each time another number, until it ends.
 class Neighbour {
  public:
   explicit Neighbour(Gpu& gpu) {
@@ -61,10 +61,10 @@ class Neighbour {
       std::mt19937 random(11);
       while (!stop_) {
         const auto bytes = static_cast<std::size_t>(memory_.bytes());
-        for (auto i = 4 + random() % 20; i > 0; --i)  // a quarter of a millisecond each
+        for (auto i = 1 + random() % 12; i > 0; --i)  // a quarter of a millisecond each
           gpu.api().cuMemsetD8Async(memory_.address(), 1, bytes, stream_);
         gpu.api().cuStreamSynchronize(stream_);
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
       }
     });
   }

@@ -29,8 +29,7 @@ TEST_CASE("a program in C gets codes and sentences where there is no driver", "[
 TEST_CASE("a program in C plans and launches", "[capi]") {
   const PackedWorld world;
   const TemporaryDirectory scratch;
-  const auto ran =
-      run_c({SCANJIT_C_PROGRAM, world.pack(), scratch.path()}, SCANJIT_FAKE_CUDA);
+  const auto ran = run_c({SCANJIT_C_PROGRAM, world.pack(), scratch.path()}, SCANJIT_FAKE_CUDA);
   INFO(ran.output << ran.error_output);
   CHECK(ran.exit.signal == 0);
   CHECK(ran.exit.code == 0);

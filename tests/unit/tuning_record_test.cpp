@@ -55,6 +55,46 @@ TEST_CASE("entries and files survive JSON", "[tuning]") {
   }
 }
 
+TEST_CASE("a file is read by one kernel and head counts at a time", "[tuning]") {
+  std::mt19937_64 random(22);
+  TunedFile file = sample_file();
+  file.entries.clear();
+  for (int i = 0; i < 60; ++i) file.entries.push_back(samples::random_record(random));
+  const std::string text = to_json(file, Checksum::kWithout);
+  for (const Record& record : file.entries) {
+    const ShapeKey& key = record.key;
+    const Result<TunedFile> part =
+        tuned_file_from_json(only_entries(text, key.kernel, key.H, key.HV), Checksum::kWithout);
+    INFO(part.status().message());
+    REQUIRE(part.ok());
+    CHECK(part->gpu == file.gpu);
+    CHECK(part->width_buckets == file.width_buckets);
+    CHECK(part->entries.size() < file.entries.size());
+    // In order, and all of that kernel and head counts.
+    std::vector<Record> wanted;
+    for (const Record& other : file.entries) {
+      if (other.key.kernel == key.kernel && other.key.H == key.H && other.key.HV == key.HV)
+        wanted.push_back(other);
+    }
+    std::vector<Record> got;
+    for (const Record& other : part->entries) {
+      if (other.key.kernel == key.kernel && other.key.H == key.H && other.key.HV == key.HV)
+        got.push_back(other);
+    }
+    CHECK(got == wanted);
+  }
+  const Result<TunedFile> none =
+      tuned_file_from_json(only_entries(text, "", 0, 0), Checksum::kWithout);
+  REQUIRE(none.ok());
+  CHECK(none->entries.empty());
+  CHECK(none->width_buckets == file.width_buckets);
+  // Texts of another form come back whole, and damage of a line is damage of its family.
+  const std::string signed_text = to_json(file, Checksum::kWith);
+  CHECK(only_entries(signed_text, "x", 1, 1) == signed_text);
+  CHECK(only_entries("{}", "x", 1, 1) == "{}");
+  CHECK(only_entries("", "x", 1, 1).empty());
+}
+
 TEST_CASE("the golden file of version 1 reads and writes as ever", "[tuning][golden]") {
   const std::string text = read_text(SCANJIT_SOURCE_DIR "/tests/unit/tuning_golden_v1.json");
   const Result<TunedFile> file = tuned_file_from_json(text, Checksum::kWith);

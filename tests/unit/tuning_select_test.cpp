@@ -19,6 +19,7 @@ struct NoisyGpu {
   double drift = 0;      // slow swing of the clock, +- this share
   double outliers = 0;   // share of blocks that take 1.5 to 4 times as long
   double slow_mode = 0;  // share of blocks in a mode 12% slower
+  double bursts = 0;     // share of blocks that a neighbour takes most of, each as likely as any
   double block_ms = 5;
 
   std::mt19937_64 random;
@@ -34,6 +35,7 @@ struct NoisyGpu {
     us *= 1 + drift * std::sin(now_ms / 400);
     if (share(random) < outliers) us *= 1.5 + 2.5 * share(random);
     if (share(random) < slow_mode) us *= 1.12;
+    if (share(random) < bursts) us *= 3;
     return us;
   }
   Result<Selection> select(const std::vector<Config>& candidates,
@@ -172,6 +174,22 @@ TEST_CASE("a busy GPU is noticed and its figures are not trusted", "[tuning]") {
   REQUIRE(selection->busy);
   REQUIRE(selection->noise > 0.05);
   REQUIRE(selection->winner == fallback);
+}
+
+TEST_CASE("a neighbour whose bursts outlast a block is noticed", "[tuning]") {
+  const Config fallback = numbered(5), rival = numbered(1);
+  for (const double share : {0.35, 0.5, 0.65}) {
+    int busy = 0;
+    for (int i = 0; i < 200; ++i) {
+      NoisyGpu gpu;
+      gpu.bursts = share;
+      gpu.random.seed(static_cast<std::uint64_t>(i));
+      gpu.true_us = {{fallback, 40}, {rival, 30}};
+      busy += gpu.select({fallback, rival})->busy ? 1 : 0;
+    }
+    INFO(share << ": " << busy << " of 200");
+    CHECK(busy >= (share == 0.5 ? 180 : 150));
+  }
 }
 
 TEST_CASE("clear losers are dropped early", "[tuning]") {

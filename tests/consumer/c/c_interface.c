@@ -112,8 +112,8 @@ static void problems(void) {
   problem.has_g = 2;
   check_error(scanjit_gated_delta_h_workspace_bound(&problem, &bytes, &error),
               SCANJIT_INVALID_ARGUMENT, &error, "has_g is 2", "a flag that is none");
-  check_error(scanjit_gated_delta_h_workspace_bound(NULL, &bytes, &error),
-              SCANJIT_INVALID_ARGUMENT, &error, "problem is null", "no problem");
+  check_error(scanjit_gated_delta_h_workspace_bound(NULL, &bytes, &error), SCANJIT_INVALID_ARGUMENT,
+              &error, "problem is null", "no problem");
 
   { /* A program of a header with one field more: fine as long as that is not used. */
     struct {
@@ -226,9 +226,10 @@ static void with_a_driver(const char* pack, const char* scratch) {
   { /* The same config, asked for by name; and one that cannot be. */
     scanjit_config config = scanjit_plan_config(plan);
     scanjit_plan* named = NULL;
-    check(scanjit_gated_delta_h_plan_with(engine, &problem, &config, &named, &error) == SCANJIT_OK &&
-              strcmp(scanjit_plan_source(named), "forced") == 0,
-          "a plan of a config");
+    check(
+        scanjit_gated_delta_h_plan_with(engine, &problem, &config, &named, &error) == SCANJIT_OK &&
+            strcmp(scanjit_plan_source(named), "forced") == 0,
+        "a plan of a config");
     scanjit_plan_free(named);
     named = NULL;
     config.bv = 17;
@@ -276,8 +277,8 @@ static void with_a_driver(const char* pack, const char* scratch) {
     check(scanjit_gated_delta_h(engine, &other, &args, NULL, 0, NULL, NULL) == SCANJIT_NOT_FOUND,
           "and refuses what it has not");
     stats.struct_size = sizeof stats;
-    check(scanjit_engine_get_stats(engine, &stats, NULL) == SCANJIT_OK && stats.sealed_refused == 1 &&
-              stats.journal_keys >= 1,
+    check(scanjit_engine_get_stats(engine, &stats, NULL) == SCANJIT_OK &&
+              stats.sealed_refused == 1 && stats.journal_keys >= 1,
           "counters of a sealed engine");
     snprintf(journal, sizeof journal, "%s/journal.json", scratch);
     check(scanjit_engine_flush_journal(engine, journal, &keys, &error) == SCANJIT_OK && keys >= 1,
