@@ -3,31 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <string_view>
 
 #include "core/checked_math.hpp"
+#include "ops/problem_checks.hpp"
 
 namespace scanjit::ops {
 namespace {
 
 namespace params = scanjit::abc;
 
-constexpr std::int64_t kMaxBlocks = std::numeric_limits<int>::max();  // of a grid's x
 constexpr int kWarps = params::kThreads / 32;
 constexpr std::array kBv{64, 128, 256, 384, 768};
 // Blocks of a chunk's kernels that registers allow on a multiprocessor.
 constexpr int kResident = 2;
-
-std::string number(std::int64_t value) { return std::to_string(value); }
-std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-
-Status check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return invalid_argument(std::string(name) + " is " + number(value) + "; it must be " +
-                          number(low) + " to " + number(high));
-}
 
 Status illegal(const Config& config, const std::string& why) {
   return unsupported("config " + to_string(config) + ": " + why);
@@ -78,13 +68,10 @@ Status AbcOp::check() {
   SCANJIT_TRY(check_range("K", p.K, 1, 256));
   SCANJIT_TRY(check_range("M", p.M, 1, 128));
   SCANJIT_TRY(check_range("V", p.V, 1, 512));
-  SCANJIT_TRY(check_range("H", p.H, 1, std::numeric_limits<int>::max()));
-  for (const auto& [name, value] :
-       {std::pair{"B", p.B}, {"T", p.T}, {"workspace_limit", p.workspace_limit}}) {
-    if (value < 0)
-      return invalid_argument(std::string(name) + " is " + number(value) +
-                              "; it must not be negative");
-  }
+  SCANJIT_TRY(check_range("H", p.H, 1, kMaxInt));
+  SCANJIT_TRY(check_not_negative("B", p.B));
+  SCANJIT_TRY(check_not_negative("T", p.T));
+  SCANJIT_TRY(check_not_negative("workspace_limit", p.workspace_limit));
   // Blocks of the largest grid: with them every size fits in 63 bits.
   const auto heads = checked_multiply(p.B, p.H);
   const int slabs = params::tiles(static_cast<int>(p.K)) + params::tiles(static_cast<int>(p.V));

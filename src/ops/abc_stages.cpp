@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/constants.hpp"
+#include "ops/problem_checks.hpp"
+
 namespace scanjit::ops {
 namespace {
 
@@ -16,17 +19,8 @@ constexpr int kSmemForTwoBlocks = (228 << 10) / 2 - 1024;
 // Segments in the ring of the serial form.
 constexpr int kWalkStages = 3;
 
-std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
-
 // Groups of 16 slots, even: two halves of a block's warps share them.
 int slot_steps(int M) { return 2 * params::ceil_div(M, 32); }
-
-jit::Constant integer(const char* name, std::int64_t value) {
-  return {name, jit::Constant::Type::kInt, value};
-}
-jit::Constant boolean(const char* name, bool value) {
-  return {name, jit::Constant::Type::kBool, value ? 1 : 0};
-}
 
 }  // namespace
 

@@ -1,46 +1,14 @@
 // ABC on synthetic memory: sizes and contents of its tensors.
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "ops/abc_op.hpp"
+#include "ops/synthetic.hpp"
 
 namespace scanjit::ops {
 namespace {
 
 constexpr std::int64_t kPatternBytes = 2 << 20;
-constexpr std::int64_t kTensorAlignment = 256;
-
-// The same numbers on every machine; quality does not matter here.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
-  std::uint64_t bits() {
-    std::uint64_t z = state_ += 0x9E3779B97F4A7C15U;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-    return z ^ (z >> 31);
-  }
-  float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24F; }
-  float normal() {  // sum of four uniforms, scaled to variance 1
-    const std::uint64_t b = bits();
-    const auto sum =
-        static_cast<float>((b & 0xFFFF) + (b >> 16 & 0xFFFF) + (b >> 32 & 0xFFFF) + (b >> 48));
-    return (sum - 131070.0F) * (1.0F / 37837.0F);
-  }
-
- private:
-  std::uint64_t state_;
-};
-
-// A small normal number, rounded towards zero in f16; what is too small for that becomes zero.
-std::uint16_t to_16_bits(float value, DType dtype) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (dtype == DType::kBf16) return static_cast<std::uint16_t>((bits + 0x8000U) >> 16);
-  const std::uint32_t sign = bits >> 16 & 0x8000U, exponent = bits >> 23 & 0xFFU;
-  if (exponent < 113) return static_cast<std::uint16_t>(sign);
-  return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3FFU));
-}
 
 }  // namespace
 
@@ -70,30 +38,15 @@ std::shared_ptr<const OpProblem> AbcOp::for_timing(std::int64_t max_bytes) const
   if (tokens_per_sequence() == 0) return nullptr;
   AbcProblem p = problem_;
   p.aligned16 = dims_.aligned;
-  // Null if it does not fit.
-  const auto fitting = [&](std::int64_t tokens) -> std::shared_ptr<const AbcOp> {
+  const auto make = [&](std::int64_t tokens) -> std::shared_ptr<const OpProblem> {
     p.T = tokens;
     const auto made = of(p);
-    if (!made.ok()) return nullptr;
-    std::int64_t bytes = (*made)->workspace_bound();
-    for (const Tensor& tensor : (*made)->tensors()) bytes += tensor.bytes + kTensorAlignment;
-    return bytes <= max_bytes ? *made : nullptr;
+    return made.ok() ? *made : nullptr;
   };
-  if (auto whole = fitting(problem_.T)) return whole;
+  auto timed = largest_that_fits(make, problem_.T, scanjit::abc::kTile, max_bytes);
   // Which class is fastest depends on the length itself.
-  if (segment_chunks_ == 0) return nullptr;
-  std::int64_t fits = 0, too_many = (problem_.T + scanjit::abc::kTile - 1) / scanjit::abc::kTile;
-  std::shared_ptr<const OpProblem> largest;
-  while (too_many - fits > 1) {
-    const std::int64_t chunks = fits + (too_many - fits) / 2;
-    if (auto made = fitting(chunks * scanjit::abc::kTile)) {
-      largest = std::move(made);
-      fits = chunks;
-    } else {
-      too_many = chunks;
-    }
-  }
-  return largest;
+  const bool whole = timed != nullptr && timed->tokens_per_sequence() == problem_.T;
+  return segment_chunks_ == 0 && !whole ? nullptr : timed;
 }
 
 void AbcOp::fill_pattern(std::size_t tensor, unsigned char* host) const {

@@ -72,6 +72,7 @@ Result<Problem> of_words(const Op& op, const Words& words, std::int64_t B, std::
   problem.K = words.K;
   problem.M = words.M;
   problem.V = words.V;
+  problem.numerics = words.numerics;
   SCANJIT_TRY(fill_optional(words.optional, problem));
   return problem;
 }
@@ -82,7 +83,6 @@ Result<Problem> of_key(const Op& op, const tuning::ShapeKey& key,
   SCANJIT_ASSIGN_OR_RETURN(Problem problem,
                            of_words<Problem>(op, key, point.sequences, point.tokens));
   problem.aligned16 = key.alignment == 16;
-  problem.numerics = key.numerics;
   return problem;
 }
 

@@ -2,7 +2,8 @@
 # driver library without a GPU.
 if(TARGET scanjit_commands)
   target_sources(scanjit_unit_tests PRIVATE
-    cli_argv_test.cpp
+    cli_abc_test.cpp
+  cli_argv_test.cpp
     cli_files_test.cpp
     cli_gpu_commands_test.cpp
     cli_help_test.cpp

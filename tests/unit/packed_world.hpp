@@ -8,6 +8,7 @@
 #include "cli_world.hpp"
 #include "jit/binary_cache.hpp"
 #include "jit/kernel_provider.hpp"
+#include "ops_abc_samples.hpp"
 #include "ops_samples.hpp"
 #include "os/posix_file_system.hpp"
 
@@ -30,7 +31,8 @@ class PackedWorld : public CliWorld {
     stock(problem);
   }
   /// Machine code for every config of a problem that is legal on an H200, into the pack.
-  void stock(const GatedDeltaHProblem& wanted) const {
+  template <class Problem>
+  void stock(const Problem& wanted) const {
     const auto provider = jit::KernelProvider::create({}, os::posix_file_system());
     REQUIRE(provider.ok());
     std::filesystem::create_directories(pack() + "/bin");

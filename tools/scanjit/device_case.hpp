@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/memory.hpp"
+#include "device_tensors.hpp"
 #include "scanjit/gated_delta_h.hpp"
 #include "tensor_problem.hpp"
 
@@ -25,7 +25,7 @@ class DeviceCase {
   [[nodiscard]] Workspace workspace() const noexcept { return workspace_; }
 
   /// Everything as it was after `create`: between two launches.
-  [[nodiscard]] Status reset();
+  [[nodiscard]] Status reset() { return tensors_.reset(); }
 
   struct Outputs {
     std::vector<std::uint16_t> h, v_new;
@@ -39,24 +39,12 @@ class DeviceCase {
   [[nodiscard]] Result<Outputs> outputs() const;
 
   /// "" if every guard byte and every input is as it was, else a sentence that names the tensor.
-  [[nodiscard]] Result<std::string> damage() const;
+  [[nodiscard]] Result<std::string> damage() const { return tensors_.damage(); }
 
  private:
-  struct Tensor {
-    std::string name;
-    cuda::DeviceBuffer buffer;
-    std::int64_t offset = 0;  // of the tensor in the buffer, behind the guard
-    std::vector<std::byte> bytes;
-    bool output = false;
-  };
-  explicit DeviceCase(cuda::CUstream stream) : stream_(stream) {}
-  Status add(const cuda::DriverApi& api, std::string name, std::vector<std::byte> bytes,
-             std::int64_t misalign_bytes, bool output);
-  [[nodiscard]] const Tensor* find(const std::string& name) const noexcept;
-  [[nodiscard]] void* address(const std::string& name) const noexcept;
+  DeviceCase(const cuda::DriverApi& api, cuda::CUstream stream) : tensors_(api, stream) {}
 
-  cuda::CUstream stream_;
-  std::vector<Tensor> tensors_;
+  DeviceTensors tensors_;
   std::vector<std::int64_t> host_cu_seqlens_;
   GatedDeltaHArgs args_;
   Workspace workspace_;

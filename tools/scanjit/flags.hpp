@@ -65,7 +65,9 @@ inline std::vector<std::string> engine_arguments(const EngineOptions& options) {
 }
 
 inline CLI::Option* add_op(CLI::App& app, std::string& op) {
-  return app.add_option("OP", op, "The op: gated_delta_h")->type_name("");
+  return app
+      .add_option("OP", op, "The op: gated_delta_h, kda_forward, abc_forward or abc_backward")
+      ->type_name("");
 }
 
 /// The flags that name shapes, all of them; a caller may make others exclude them.
@@ -79,8 +81,9 @@ inline std::vector<CLI::Option*> add_shape_flags(CLI::App& app, ShapeFlags& flag
              "One shape, as N=16,T=1024,HV=32. Left out are N=1, T=1024, H=16, HV=2H (H if H "
              "is given), K=128, "
              "V=128, BT=64, dtype=bf16, gate=g (none, gk, g+gk), optional=h+h0+ht+v_new, "
-             "packed=false. May be "
-             "repeated")
+             "packed=false (ABC: H=4, HV=H, K=256, V=512, M=64, no gate and no optional tensors). "
+             "May "
+             "be repeated")
           ->type_name("NAME=VALUE,...")
           ->allow_extra_args(false);
   CLI::Option* model =

@@ -15,20 +15,13 @@
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
 #include "reference/generators.hpp"
+#include "run_options.hpp"
 #include "tensor_problem.hpp"
 #include "terminal.hpp"
 #include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
-
-struct RunOptions {
-  std::string op, in, out, config, example, shape, gates = "slow";
-  std::vector<std::string> set, want;
-  std::uint64_t seed = 0;
-  bool check = false;
-  EngineOptions engine;
-};
 
 int make_example(Session& session, const RunOptions& options) {
   const Result<tuning::Shape> shape =
@@ -92,6 +85,9 @@ bool is_known(const std::string& name) {
 int run_run(Session& session, const RunOptions& options) {
   if (const Status status = check_op(options.op); !status.ok())
     return session.fail(kExitUsage, status);
+  if (is_abc(options.op)) return run_abc(session, options);
+  if (options.op != ops::kGatedDeltaH.name)
+    return session.fail(kExitUsage, unsupported("run knows no files of " + options.op));
   if (!options.example.empty()) return make_example(session, options);
   if (options.in.empty()) {
     return session.fail(
@@ -287,10 +283,12 @@ Command add_run(CLI::App& parent, Session& session) {
   of_runs.push_back(
       app->add_flag("--check", options->check,
                     "Compare with the f64 oracle; exit status 1 if an error is above its limit"));
-  app->add_option("--gates", options->gates,
-                  "Which limits --check uses, and the gates of --example: strong, slow or none")
-      ->type_name("SET")
-      ->capture_default_str();
+  CLI::Option* gates =
+      app->add_option("--gates", options->gates,
+                      "Which limits --check uses, and the gates of --example: strong, slow or none "
+                      "(gated_delta_h)")
+          ->type_name("SET")
+          ->capture_default_str();
   CLI::Option* example =
       app->add_option("--example", options->example, "Write an input file and stop; needs no GPU")
           ->type_name("FILE");
@@ -309,8 +307,14 @@ Command add_run(CLI::App& parent, Session& session) {
       "  scanjit run gated_delta_h --example x.safetensors --shape N=2,T=200,H=2,HV=4\n"
       "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --want ht,v_new --check\n"
       "  scanjit run gated_delta_h --in x.safetensors --out y.safetensors --set layout=vk BT=32 "
-      "stride.k=320");
-  return {app, [options](Session& s) { return run_run(s, *options); }};
+      "stride.k=320\n"
+      "ABC reads q, k, v, s and optional hk0, hv0, z0 (backward also dout and optional dhkt, "
+      "dhvt), "
+      "as in\nscanjit/abc.hpp; its only setting is numerics.");
+  return {app, [options, gates](Session& s) {
+            options->gates_given = gates->count() > 0;
+            return run_run(s, *options);
+          }};
 }
 
 }  // namespace scanjit::cli

@@ -84,10 +84,6 @@ Result<std::vector<tuning::Shape>> shapes_of_model(const std::string& model, std
                           joined(builtin_models(), ", "));
 }
 
-bool is_abc(const std::string& op) {
-  return op == ops::kAbcForward.name || op == ops::kAbcBackward.name;
-}
-
 // What a shape is where its words do not say.
 tuning::Shape usual_shape(const std::string& op) {
   tuning::Shape shape;
@@ -117,6 +113,10 @@ Status check_op(const std::string& op) {
   const auto& names = ops::op_names();
   if (std::find(names.begin(), names.end(), op) != names.end()) return {};
   return invalid_argument("unknown op '" + op + "': scanjit has " + joined(names, ", "));
+}
+
+bool is_abc(const std::string& op) {
+  return op == ops::kAbcForward.name || op == ops::kAbcBackward.name;
 }
 
 std::vector<std::string> builtin_maps() { return names_of("shapes"); }

@@ -15,6 +15,8 @@ namespace scanjit::cli {
 
 /// Ok, or "unknown op 'x': scanjit has gated_delta_h".
 [[nodiscard]] Status check_op(const std::string& op);
+/// abc_forward or abc_backward.
+[[nodiscard]] bool is_abc(const std::string& op);
 
 /// What the flags said.
 struct ShapeFlags {

@@ -10,7 +10,6 @@
 
 #include "commands.hpp"
 #include "device_case.hpp"
-#include "flags.hpp"
 #include "gpu.hpp"
 #include "host_memory.hpp"
 #include "judge.hpp"
@@ -18,20 +17,10 @@
 #include "ops/gated_delta_h.hpp"
 #include "ops/registry.hpp"
 #include "reference/cases.hpp"
-#include "terminal.hpp"
+#include "verify.hpp"
 
 namespace scanjit::cli {
 namespace {
-
-struct VerifyOptions {
-  std::string op, gates = "strong,slow,none";
-  ShapeFlags shapes;
-  std::int64_t random = 0;
-  std::uint64_t seed = 1;
-  std::int64_t max_tokens = 4096;
-  bool all_configs = false, negative = false;
-  EngineOptions engine;
-};
 
 struct Case {
   std::string name;
@@ -240,73 +229,43 @@ int run_negative(Session& session, const VerifyOptions& options) {
 int run_verify(Session& session, const VerifyOptions& options) {
   if (const Status status = check_op(options.op); !status.ok())
     return session.fail(kExitUsage, status);
+  if (is_abc(options.op)) return verify_abc(session, options);
+  if (options.op != ops::kGatedDeltaH.name) {
+    return session.fail(kExitUsage, unsupported("verify has no oracle of " + options.op +
+                                                "; its tests on a GPU hold it against one"));
+  }
   if (options.negative) return run_negative(session, options);
   VerifyOptions wanted = options;
+  if (wanted.gates.empty()) wanted.gates = "strong,slow,none";
   if (!options.shapes.any() && options.random == 0) wanted.random = 20;
   const Result<std::vector<Case>> cases = make_cases(wanted);
   if (!cases.ok()) return session.fail(kExitUsage, cases.status());
   Result<Gpu> gpu = open_gpu(session, options.engine);
   if (!gpu.ok()) return session.fail(gpu.status());
 
-  std::int64_t passed = 0, failed = 0, skipped = 0, mistrusted = 0;
-  double worst = 0;
-  Json list = Json::array();
-  Progress progress(session.err, session.err_is_terminal, "verifying",
-                    static_cast<std::int64_t>(cases->size()));
+  VerifyReport report(session, options, gpu->internals.facts.name, cases->size());
   for (const Case& one : *cases) {
-    Result<Outcome> outcome = examine(*gpu, options, one);
+    const Result<Outcome> outcome = examine(*gpu, options, one);
     if (!outcome.ok() && outcome.status().code() == ErrorCode::kDeviceLost)
       return session.fail(kExitFailed, outcome.status().with_context(one.name));
-    Outcome shown;
+    VerifyLine line;
+    line.name = one.name;
+    line.repeat = one.repeat;
     if (outcome.ok()) {
-      shown = *outcome;
+      line.status = outcome->status;
+      line.reason = outcome->reason;
+      line.config = outcome->config;
+      line.configs = outcome->configs;
+      line.worst = outcome->verdict.pure.worst();
+      line.errors = errors_json(outcome->verdict);
     } else {
-      shown.status = "FAILED";
-      shown.reason = outcome.status().to_string();
+      line.status = "FAILED";
+      line.reason = outcome.status().to_string();
+      line.errors = errors_json(Verdict{});
     }
-    const std::string status = shown.status;
-    ++(status == "PASSED"    ? passed
-       : status == "FAILED"  ? failed
-       : status == "SKIPPED" ? skipped
-                             : mistrusted);
-    if (status != "SKIPPED") worst = std::max(worst, shown.verdict.pure.worst());
-    std::vector<std::string> again = {session.arguments.front(), "verify", options.op};
-    again.insert(again.end(), one.repeat.begin(), one.repeat.end());
-    if (options.all_configs) again.emplace_back("--all-configs");
-    for (std::string& word : engine_arguments(options.engine)) again.push_back(std::move(word));
-    if (session.json) {
-      Json json = {{"status", status},         {"case", one.name},
-                   {"reason", shown.reason},   {"config", config_argument(shown.config)},
-                   {"configs", shown.configs}, {"errors", errors_json(shown.verdict)}};
-      if (status == "FAILED") json["repeat"] = shell_line(again);
-      list.push_back(std::move(json));
-    } else {
-      std::string line = status + "  " + one.name;
-      if (!shown.reason.empty()) line += ": " + shown.reason;
-      if (status == "PASSED")
-        line += "  (" + figures(shown.verdict.pure.worst() * 1e3) + "e-3 from f64, " +
-                std::to_string(shown.configs) +
-                (shown.configs == 1 ? " config)" : " configs, one set of bits)");
-      session.out << printable(line) << std::endl;
-    }
-    if (status == "FAILED") progress.line("repeat: " + shell_line(again));
-    progress.advance();
+    report.add(line);
   }
-  if (session.json) {
-    session.print_json("scanjit-verify/1", {{"op", options.op},
-                                            {"gpu", gpu->internals.facts.name},
-                                            {"passed", passed},
-                                            {"failed", failed},
-                                            {"skipped", skipped},
-                                            {"mistrusted", mistrusted},
-                                            {"worst_error", worst},
-                                            {"cases", std::move(list)}});
-  } else {
-    session.out << passed << " passed, " << failed << " failed, " << skipped << " skipped, "
-                << mistrusted << " mistrusted; worst error " << figures(worst * 1e3) << "e-3"
-                << std::endl;
-  }
-  return failed == 0 ? kExitOk : kExitFailed;
+  return report.finish();
 }
 
 }  // namespace
@@ -335,14 +294,15 @@ Command add_verify(CLI::App& parent, Session& session) {
           ->transform(whole_number(1, 1 << 20))
           ->capture_default_str();
   CLI::Option* gates =
-      app->add_option("--gates", options->gates, "Gate sets for shapes: strong, slow, none")
-          ->type_name("SETS")
-          ->capture_default_str();
+      app->add_option(
+             "--gates", options->gates,
+             "Gate sets for shapes of gated_delta_h: strong, slow, none (default: all three)")
+          ->type_name("SETS");
   CLI::Option* all_configs = app->add_flag("--all-configs", options->all_configs,
                                            "Run every legal config and compare bit for bit");
   CLI::Option* negative =
       app->add_flag("--negative", options->negative,
-                    "Show that three known mistakes are caught by the limits; needs no GPU");
+                    "Show that known mistakes are caught by the limits; needs no GPU");
   of_cases.insert(of_cases.end(), {random, max_tokens, gates, all_configs});
   for (CLI::Option* option : of_cases) negative->excludes(option);
   add_device_flag(*app, options->engine);
@@ -351,6 +311,7 @@ Command add_verify(CLI::App& parent, Session& session) {
       "Example: 200 random problems, then every config on the shapes of the map\n"
       "  scanjit verify gated_delta_h --random 200 --seed 7\n"
       "  scanjit verify gated_delta_h --shapes scan_map --gates strong --all-configs\n"
+      "  scanjit verify abc_backward --random 50 --all-configs\n"
       "Outputs start as NaN, guard bytes lie around every tensor, inputs must come out unchanged. "
       "Each failed\n"
       "case prints the command that repeats it alone.");
