@@ -40,6 +40,14 @@ struct Engine::Impl {
     state->generation = engine::process_generation();
   }
 
+  // What a call came to; a fault of the device that it met is latched.
+  Status latched(Status status) { return status.ok() ? status : state->noted(std::move(status)); }
+  template <class T>
+  Result<T> latched(Result<T> result) {
+    if (!result.ok()) return state->noted(result.status());
+    return result;
+  }
+
   // In the calling thread's context, or the primary one.
   template <class Op>
   Result<Plan> plan(const typename Op::Problem& problem, Planner::Timing timing) {
@@ -69,7 +77,7 @@ struct Engine::Impl {
       return Plan(entry->plan);
     }
     Result<PlanPointer> plan = planner.plan(op, key, context, timing);
-    if (!plan.ok()) return state->noted(plan.status());
+    if (!plan.ok()) return plan.status();
     // The calls that follow find it here.
     if (const std::uint64_t version = planner.version(); slot != nullptr) {
       if (const PlanTable::Entry* entry = planner.find(key))
@@ -85,7 +93,7 @@ struct Engine::Impl {
     SCANJIT_ASSIGN_OR_RETURN(const cuda::ContextId context, internals->context(planner.sealed()));
     Result<PlanPointer> plan =
         planner.plan_with(op, {Op::words(problem), context.id}, context, config);
-    if (!plan.ok()) return state->noted(plan.status());
+    if (!plan.ok()) return plan.status();
     return Plan(*std::move(plan));
   }
 
@@ -114,7 +122,7 @@ struct Engine::Impl {
       key.context = id.id;
       SCANJIT_ASSIGN_OR_RETURN(const OpPointer op, Op::make(problem));
       Result<PlanPointer> planned = planner.plan_for_stream(op, key, id, handle);
-      if (!planned.ok()) return state->noted(planned.status());
+      if (!planned.ok()) return planned.status();
       made = *std::move(planned);
       plan = made.get();
     }
@@ -137,7 +145,8 @@ struct Engine::Impl {
     }
     std::vector<PrewarmItem> items;
     for (const auto& problem : problems) {
-      const Result<Plan> made = guard([&] { return plan<Op>(problem, Planner::Timing::kInCall); });
+      const Result<Plan> made =
+          guard([&] { return latched(plan<Op>(problem, Planner::Timing::kInCall)); });
       items.push_back({made.status(), made.ok() ? made->why() : Why{}});
     }
     return items;
@@ -227,7 +236,7 @@ template <class Op>
 Result<Plan> plan_of(Engine::Impl* impl, const typename Op::Problem& problem) {
   return guard([&]() -> Result<Plan> {
     if (impl == nullptr) return moved_from();
-    return impl->plan<Op>(problem, impl->timing());
+    return impl->latched(impl->plan<Op>(problem, impl->timing()));
   });
 }
 
@@ -236,7 +245,7 @@ Result<Plan> plan_with_of(Engine::Impl* impl, const typename Op::Problem& proble
                           const Config& config) {
   return guard([&]() -> Result<Plan> {
     if (impl == nullptr) return moved_from();
-    return impl->plan_with<Op>(problem, config);
+    return impl->latched(impl->plan_with<Op>(problem, config));
   });
 }
 
@@ -245,7 +254,7 @@ Status run_of(Engine::Impl* impl, const typename Op::Problem& problem,
               const typename Op::Args& args, Workspace workspace, Stream stream) {
   return guard([&]() -> Status {
     if (impl == nullptr) return moved_from();
-    return impl->run<Op>(problem, args, workspace, stream);
+    return impl->latched(impl->run<Op>(problem, args, workspace, stream));
   });
 }
 
@@ -268,7 +277,7 @@ template <class Op>
 Result<Why> why_for(Engine::Impl* impl, const typename Op::Problem& problem) {
   return guard([&]() -> Result<Why> {
     if (impl == nullptr) return moved_from();
-    return impl->why<Op>(problem);
+    return impl->latched(impl->why<Op>(problem));
   });
 }
 

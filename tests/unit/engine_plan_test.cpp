@@ -345,6 +345,14 @@ TEST_CASE("a fault that shows first as a context without an id is latched too", 
   world.driver.fail_call("cuCtxGetId", 1, cuda::CUDA_ERROR_LAUNCH_FAILED);
   CHECK(engine->plan(problem).status().code() == ErrorCode::kDeviceLost);
   CHECK(engine->plan(problem).status().code() == ErrorCode::kDeviceLost);
+
+  auto other = world.engine();
+  const auto plan = other->plan(problem);
+  REQUIRE(plan.ok());
+  world.driver.fail_call("cuCtxGetCurrent", 1, cuda::CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(other->gated_delta_h(problem, far_apart(problem), {}, nullptr).code() ==
+        ErrorCode::kDeviceLost);
+  CHECK(plan->launch(far_apart(problem), {}, nullptr).code() == ErrorCode::kDeviceLost);
 }
 
 TEST_CASE("a sticky fault is latched", "[engine]") {

@@ -88,7 +88,7 @@ TEST_CASE("a file is read by one kernel and head counts at a time", "[tuning]") 
   REQUIRE(none.ok());
   CHECK(none->entries.empty());
   CHECK(none->width_buckets == file.width_buckets);
-  // Texts of another form come back whole, and damage of a line is damage of its family.
+  // Texts of another form come back whole.
   const std::string signed_text = to_json(file, Checksum::kWith);
   CHECK(only_entries(signed_text, "x", 1, 1) == signed_text);
   CHECK(only_entries("{}", "x", 1, 1) == "{}");

@@ -362,6 +362,27 @@ TEST_CASE("a damaged file is set aside in the cache and skipped in a pack", "[tu
   REQUIRE(with_bad_shipped.stats().corrupt_files == 2);
 }
 
+TEST_CASE("damage of a shipped entry is damage of its head counts alone", "[tuning]") {
+  Bench bench;
+  const Record good = plain(kA), other = changed(kB, [](ShapeKey&key) { key.HV *= 2; });
+  std::string text = to_json(TunedFile{samples::h200(), {}, {good, other}}, Checksum::kWithout);
+  const std::size_t at = text.rfind("\"median\"");
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 8, "\"mexian\"");
+  bench.texts.push_back(text);
+  bench.options.shipped = {{"damaged.json", bench.texts.back()}};
+  TunedStore store(bench.options);
+  const std::optional<Pick> pick = store.find(samples::query(), {});
+  REQUIRE(pick.has_value());
+  CHECK(pick->config == good.config);
+  CHECK(store.stats().corrupt_files == 0);
+  KeyQuery query = samples::query();
+  query.key.HV *= 2;
+  for (int again = 0; again < 2; ++again) CHECK_FALSE(store.find(query, {}).has_value());
+  CHECK(store.stats().corrupt_files == 1);
+  CHECK(bench.warnings.size() == 1);
+}
+
 TEST_CASE("without a cache directory everything stays in memory", "[tuning]") {
   Bench bench;
   bench.options.cache_dir.clear();

@@ -6,10 +6,9 @@
 #include "abc_case.hpp"
 #include "arch_gpu.hpp"
 #include "checks.hpp"
-#include "run_options.hpp"
+#include "run_report.hpp"
 #include "shape_source.hpp"
 #include "terminal.hpp"
-#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -28,18 +27,7 @@ int make_example(Session& session, const RunOptions& options) {
   const TensorFile file = input_tensors(*request);
   if (const Status status = io::write_safetensors(options.example, file.tensors); !status.ok())
     return session.fail(kExitEnvironment, status);
-  if (session.json) {
-    Json names = Json::array();
-    for (const io::TensorView& tensor : file.tensors) names.push_back(tensor.name);
-    session.print_json("scanjit-run-example/1", {{"file", options.example},
-                                                 {"shape", shape_argument(*shape)},
-                                                 {"tensors", std::move(names)}});
-  } else {
-    session.out << options.example << ": inputs of " << shape_argument(*shape) << "\nnext: "
-                << shell_line({session.arguments.front(), "run", options.op, "--in",
-                               options.example, "--out", "y.safetensors", "--check"})
-                << std::endl;
-  }
+  report_example(session, options, *shape, file);
   return kExitOk;
 }
 
@@ -50,15 +38,13 @@ Result<std::vector<std::string>> wanted_outputs(const RunOptions& options,
   SCANJIT_ASSIGN_OR_RETURN(const auto op, op_of(request));
   for (const ops::Tensor& tensor : op->tensors())
     if (tensor.output) known.emplace_back(tensor.name);
-  for (const std::string& word : options.want) {
-    for (std::string& name : split(word, ',')) {
-      if (std::find(known.begin(), known.end(), name) == known.end()) {
-        std::string all;
-        for (const std::string& one : known) all += (all.empty() ? "" : ", ") + one;
-        return invalid_argument("--want '" + name + "' is no output here: there are " + all);
-      }
-      wanted.push_back(std::move(name));
+  for (std::string& name : wanted_names(options)) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string all;
+      for (const std::string& one : known) all += (all.empty() ? "" : ", ") + one;
+      return invalid_argument("--want '" + name + "' is no output here: there are " + all);
     }
+    wanted.push_back(std::move(name));
   }
   return wanted;
 }
@@ -88,17 +74,11 @@ int run_abc(Session& session, const RunOptions& options) {
   if (options.gates_given)
     return session.fail(kExitUsage, invalid_argument("--gates: " + options.op + " has no gates"));
   if (!options.example.empty()) return make_example(session, options);
-  if (options.in.empty()) {
-    return session.fail(
-        kExitUsage, invalid_argument(
-                        "no input file: name one by --in, or make one by --example x.safetensors"));
-  }
-  std::optional<Config> forced;
-  if (!options.config.empty()) {
-    const Result<Config> config = parse_config(options.config);
-    if (!config.ok()) return session.fail(kExitUsage, config.status());
-    forced = *config;
-  }
+  if (const Status status = check_input(options); !status.ok())
+    return session.fail(kExitUsage, status);
+  const Result<std::optional<Config>> asked_config = forced_config(options);
+  if (!asked_config.ok()) return session.fail(kExitUsage, asked_config.status());
+  const std::optional<Config>& forced = *asked_config;
   const Result<AbcRequest> request = read_request(session, options);
   if (!request.ok()) {
     const bool too_large = request.status().code() == ErrorCode::kOutOfMemory;
@@ -150,20 +130,7 @@ int run_abc(Session& session, const RunOptions& options) {
   }
   const Why& why = plan->why();
   if (session.json) {
-    Json names = Json::array();
-    for (const io::TensorView& tensor : file.tensors) {
-      names.push_back(
-          {{"name", tensor.name}, {"dtype", io::to_string(tensor.type)}, {"shape", tensor.shape}});
-    }
-    Json fields = {{"op", options.op},
-                   {"gpu", gpu->internals.facts.name},
-                   {"in", options.in},
-                   {"out", options.out},
-                   {"outputs", std::move(names)},
-                   {"config", tuning::config_json(why.config)},
-                   {"source", to_string(why.source)},
-                   {"layer", why.layer},
-                   {"binary_from", why.binary_from}};
+    Json fields = run_fields(options, gpu->internals.facts.name, why, file);
     if (options.check) {
       fields["check"] = {{"passed", verdict.failure.empty()},
                          {"failure", verdict.failure},
@@ -171,14 +138,7 @@ int run_abc(Session& session, const RunOptions& options) {
     }
     session.print_json("scanjit-run/1", std::move(fields));
   } else {
-    session.out << "config   " << to_string(why.config) << " (" << why.text << ")\n";
-    for (const io::TensorView& tensor : file.tensors) {
-      session.out << "output   " << tensor.name << " " << io::to_string(tensor.type);
-      for (std::size_t i = 0; i < tensor.shape.size(); ++i)
-        session.out << (i == 0 ? " [" : ",") << tensor.shape[i];
-      session.out << "]\n";
-    }
-    if (!options.out.empty()) session.out << "written  " << options.out << '\n';
+    print_run(session, options, why, file);
     if (options.check) {
       for (const auto& [name, error] : verdict.errors)
         session.out << "error    " << name << ": " << figures(error.relative_l2 * 1e3)

@@ -15,10 +15,9 @@
 #include "ops/registry.hpp"
 #include "os/posix_file_system.hpp"
 #include "reference/generators.hpp"
-#include "run_options.hpp"
+#include "run_report.hpp"
 #include "tensor_problem.hpp"
 #include "terminal.hpp"
-#include "tuning/key_json.hpp"
 
 namespace scanjit::cli {
 namespace {
@@ -43,35 +42,8 @@ int make_example(Session& session, const RunOptions& options) {
   const TensorFile file = input_tensors(*inputs);
   const Status written = io::write_safetensors(options.example, file.tensors);
   if (!written.ok()) return session.fail(kExitEnvironment, written);
-  if (session.json) {
-    Json names = Json::array();
-    for (const io::TensorView& tensor : file.tensors) names.push_back(tensor.name);
-    session.print_json("scanjit-run-example/1", {{"file", options.example},
-                                                 {"shape", shape_argument(*shape)},
-                                                 {"tensors", std::move(names)}});
-  } else {
-    session.out << options.example << ": inputs of " << shape_argument(*shape) << "\nnext: "
-                << shell_line({session.arguments.front(), "run", options.op, "--in",
-                               options.example, "--out", "y.safetensors", "--check"})
-                << std::endl;
-  }
+  report_example(session, options, *shape, file);
   return kExitOk;
-}
-
-std::string tensor_text(const io::TensorView& tensor) {
-  std::string text = tensor.name + " " + io::to_string(tensor.type) + " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i)
-    text += (i == 0 ? "" : ",") + std::to_string(tensor.shape[i]);
-  return text + "]";
-}
-
-Json tensor_json(const TensorFile& file) {
-  Json list = Json::array();
-  for (const io::TensorView& tensor : file.tensors) {
-    list.push_back(
-        {{"name", tensor.name}, {"dtype", io::to_string(tensor.type)}, {"shape", tensor.shape}});
-  }
-  return list;
 }
 
 bool is_known(const std::string& name) {
@@ -89,24 +61,15 @@ int run_run(Session& session, const RunOptions& options) {
   if (options.op != ops::kGatedDeltaH.name)
     return session.fail(kExitUsage, unsupported("run knows no files of " + options.op));
   if (!options.example.empty()) return make_example(session, options);
-  if (options.in.empty()) {
-    return session.fail(
-        kExitUsage, invalid_argument(
-                        "no input file: name one by --in, or make one by --example x.safetensors"));
-  }
+  if (const Status status = check_input(options); !status.ok())
+    return session.fail(kExitUsage, status);
   Result<NameValues> settings = NameValues();
   if (!options.set.empty()) settings = parse_name_values(options.set);
   if (!settings.ok()) return session.fail(kExitUsage, settings.status());
-  std::vector<std::string> wanted;
-  for (const std::string& word : options.want) {
-    for (std::string& name : split(word, ',')) wanted.push_back(std::move(name));
-  }
-  std::optional<Config> forced;
-  if (!options.config.empty()) {
-    const Result<Config> config = parse_config(options.config);
-    if (!config.ok()) return session.fail(kExitUsage, config.status());
-    forced = *config;
-  }
+  const std::vector<std::string> wanted = wanted_names(options);
+  const Result<std::optional<Config>> asked_config = forced_config(options);
+  if (!asked_config.ok()) return session.fail(kExitUsage, asked_config.status());
+  const std::optional<Config>& forced = *asked_config;
   const Result<reference::GateSet> gates = parse_gates(options.gates);
   if (!gates.ok()) return session.fail(kExitUsage, gates.status());
 
@@ -187,16 +150,8 @@ int run_run(Session& session, const RunOptions& options) {
   }
   const Why& why = plan->why();
   if (session.json) {
-    Json fields = {{"op", options.op},
-                   {"gpu", gpu->internals.facts.name},
-                   {"in", options.in},
-                   {"out", options.out},
-                   {"outputs", tensor_json(file)},
-                   {"status", outputs->status},
-                   {"config", tuning::config_json(why.config)},
-                   {"source", to_string(why.source)},
-                   {"layer", why.layer},
-                   {"binary_from", why.binary_from}};
+    Json fields = run_fields(options, gpu->internals.facts.name, why, file);
+    fields["status"] = outputs->status;
     if (options.check) {
       fields["check"] = {{"passed", failure.empty()},
                          {"gates", options.gates},
@@ -206,16 +161,13 @@ int run_run(Session& session, const RunOptions& options) {
     }
     session.print_json("scanjit-run/1", std::move(fields));
   } else {
-    session.out << "config   " << to_string(why.config) << " (" << why.text << ")\n";
-    for (const io::TensorView& tensor : file.tensors)
-      session.out << "output   " << tensor_text(tensor) << '\n';
+    print_run(session, options, why, file);
     if (outputs->status != 0) {
       session.out << "status   " << outputs->status << ":"
                   << (outputs->status & 1U ? " bad lengths" : "")
                   << (outputs->status & 2U ? " bad h0_indices" : "")
                   << (outputs->status & 4U ? " bad ht_indices" : "") << '\n';
     }
-    if (!options.out.empty()) session.out << "written  " << options.out << '\n';
     if (options.check) {
       const auto line = [&](const char* name, const reference::TensorError& pure,
                             const reference::TensorError& rounding) {
